@@ -1,0 +1,28 @@
+# Every target makes its own environment in .venv, and does nothing about it when it is up to date.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+export HF_HUB_OFFLINE := 1
+
+.PHONY: demo test test-all lint bench
+
+demo: $(VENV)/ready
+	$(RUN) examples/reconstruct.py
+
+test: $(VENV)/ready lint
+	$(RUN) -m pytest -n 2
+
+test-all: $(VENV)/ready lint
+	$(RUN) -m pytest -n 2 -m ""
+
+lint: $(VENV)/ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+bench: $(VENV)/ready
+	$(RUN) benchmarks/solvers.py
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@

@@ -1,0 +1,26 @@
+"""Attention as recurrent sparse reconstruction, for PyTorch.
+
+Nothing heavy is loaded before it is used: `torchvars.attention`, `torchvars.sparse` and the names below load PyTorch.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+# Public names, and the room where each lives.
+_ROOMS = {"inspect": "attention"}
+_SUBPACKAGES = ("attention", "sparse")
+
+__all__ = ["attention", "inspect", "sparse"]
+
+
+def __getattr__(name: str):
+    if name in _SUBPACKAGES:
+        return import_module(f".{name}", __name__)
+    if name in _ROOMS:
+        return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,23 @@
+"""Tokens in, tokens out: module(tokens, grid)."""
+
+from .baselines import GlobalFilter, Performer, Softmax
+from .dictionaries import Dynamic, Static, StaticDynamic
+from .features import PositiveFeatures
+from .inspect import Inspection, inspect
+from .reconstruction import Reconstruction
+from .registry import ATTENTIONS, create
+
+__all__ = [
+    "ATTENTIONS",
+    "Dynamic",
+    "GlobalFilter",
+    "Inspection",
+    "Performer",
+    "PositiveFeatures",
+    "Reconstruction",
+    "Softmax",
+    "Static",
+    "StaticDynamic",
+    "create",
+    "inspect",
+]

@@ -1,0 +1,118 @@
+"""The attentions that VARS is compared with."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..sparse.operators import filter_spectrum
+from .features import PositiveFeatures
+from .tokens import (
+    Grid,
+    check_grid,
+    check_heads,
+    check_tokens,
+    fit,
+    merge_heads,
+    outside_autocast,
+    precise,
+    resolve_grid,
+)
+
+
+class Softmax(nn.Module):
+    """Self-attention, softmax(q k^T / sqrt(d)) v, by the fused kernel."""
+
+    def __init__(self, dim: int, heads: int, *, bias: bool = True):
+        super().__init__()
+        check_heads(dim, heads)
+        self.dim, self.heads = dim, heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
+        self.proj = nn.Linear(dim, dim)
+
+    def project(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (batch, heads, N, dim / heads) each."""
+        return self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        check_tokens(tokens, self.dim, grid)
+        return self.proj(merge_heads(F.scaled_dot_product_attention(*self.project(tokens))))
+
+
+class Performer(Softmax):
+    """Softmax attention approximated by positive random features: linear in the number of tokens.
+
+        output = Phi(q) (Phi(k)^T v) / Phi(q) (Phi(k)^T 1)
+
+    Args:
+        features: features of a head for each of its channels.
+        orthogonal, normalize: see `PositiveFeatures`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        features: float = 2,
+        orthogonal: bool = True,
+        normalize: bool = False,
+        bias: bool = True,
+    ):
+        super().__init__(dim, heads, bias=bias)
+        width = dim // heads
+        self.features = PositiveFeatures(
+            width, heads, round(features * width), orthogonal=orthogonal, normalize=normalize
+        )
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        check_tokens(tokens, self.dim, grid)
+        queries, keys, values = (precise(part) for part in self.project(tokens))
+        with outside_autocast(tokens):
+            # A factor of a query, or one of all keys, cancels in the ratio: take out the largest, so nothing overflows.
+            queries, keys = self.features.log(queries), self.features.log(keys)
+            queries = (queries - queries.detach().amax(-1, keepdim=True)).exp()
+            keys = (keys - keys.detach().amax((-2, -1), keepdim=True)).exp()
+            weights = queries @ keys.sum(-2).unsqueeze(-1)
+            mixed = queries @ (keys.mT @ values) / weights.clamp_min(torch.finfo(weights.dtype).tiny)
+        return self.proj(merge_heads(mixed).to(tokens.dtype))
+
+
+class GlobalFilter(nn.Module):
+    """GFNet's mixer (Rao et al. 2021): a learned circular filter of the size of the grid for each channel.
+
+    It is stored as GFNet stores it, as the half spectrum on the grid it was built for. On another grid the filter
+    itself is carried over, as those of `Static` are.
+    """
+
+    def __init__(self, dim: int, grid: Grid):
+        super().__init__()
+        self.dim, self.grid = dim, check_grid(grid)
+        self.complex_weight = nn.Parameter(torch.randn(self.grid[0], self.grid[1] // 2 + 1, dim, 2) * 0.02)
+
+    def spectrum(self, grid: Grid) -> Tensor:
+        """The filter's spectrum on a grid: complex (H, W / 2 + 1, dim)."""
+        return refit(torch.view_as_complex(precise(self.complex_weight)), self.grid, grid)
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        check_tokens(tokens, self.dim, grid)
+        grid = resolve_grid(tokens, grid, self.grid)
+        with outside_autocast(tokens):
+            return filtered(precise(tokens), self.spectrum(grid), grid).to(tokens.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, grid={self.grid}"
+
+
+def filtered(tokens: Tensor, spectrum: Tensor, grid: Grid) -> Tensor:
+    """Tokens (..., H W, dim) convolved circularly with filters of spectrum (H, W / 2 + 1, dim)."""
+    frequencies = torch.fft.rfft2(tokens.unflatten(-2, grid), dim=(-3, -2))
+    return torch.fft.irfft2(frequencies * spectrum, s=grid, dim=(-3, -2)).flatten(-3, -2)
+
+
+def refit(spectrum: Tensor, old: Grid, new: Grid) -> Tensor:
+    """Half spectra (..., H, W / 2 + 1, C) of filters on one grid, as those of the same filters on another."""
+    if old == new:
+        return spectrum
+    filters = torch.fft.irfft2(spectrum, s=old, dim=(-3, -2)).movedim(-1, -3)
+    centred = filters.roll((old[0] // 2, old[1] // 2), dims=(-2, -1))
+    return filter_spectrum(fit(centred, new), new).movedim(-3, -1)

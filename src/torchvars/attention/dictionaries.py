@@ -1,0 +1,92 @@
+"""Dictionaries of a layer: (tokens, grid) -> Operator on signals (batch, heads, N, dim / heads)."""
+
+import torch
+from torch import Tensor, nn
+
+from ..sparse import Convolution, Dense, Joint
+from .features import PositiveFeatures
+from .tokens import Grid, check_grid, check_heads, fit, outside_autocast, precise, resolve_grid, split_heads
+
+
+class Static(nn.Module):
+    """Every circular shift of a few learned filters for each channel (the paper's S).
+
+    Filters live in space: on a larger grid they stay what they are, on a smaller one their centre is used.
+
+    Args:
+        dim, heads: width of the tokens and number of heads.
+        grid: (H, W) on which the layer is trained.
+        filters: filters for each channel.
+        size: (h, w) of a filter; the whole grid when None.
+    """
+
+    def __init__(self, dim: int, heads: int, grid: Grid, *, filters: int = 5, size: Grid | None = None):
+        super().__init__()
+        self.grid = check_grid(grid)
+        size = self.grid if size is None else tuple(size)
+        if size[0] > grid[0] or size[1] > grid[1]:
+            raise ValueError(f"filters of {size[0]} x {size[1]} are larger than the grid of {grid[0]} x {grid[1]}")
+        if filters < 1:
+            raise ValueError(f"filters must be at least 1, got {filters}")
+        # Atoms of about unit length.
+        scale = (size[0] * size[1]) ** -0.5
+        self.filters = nn.Parameter(torch.randn(heads, check_heads(dim, heads), filters, *size) * scale)
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Convolution:
+        grid = resolve_grid(tokens, grid, self.grid)
+        with outside_autocast(tokens):
+            return Convolution(precise(fit(self.filters, grid)), grid)
+
+    def extra_repr(self) -> str:
+        return f"filters={self.filters.shape[-3]}, size={tuple(self.filters.shape[-2:])}, grid={self.grid}"
+
+
+class Dynamic(nn.Module):
+    """Positive random features of the projected tokens, one atom a feature (the paper's D); query = key.
+
+    Args:
+        dim, heads: width of the tokens and number of heads.
+        atoms: atoms of a head for each of its channels.
+        orthogonal, normalize: of the features, see `PositiveFeatures`.
+        bias: of the query projection.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        atoms: float = 2,
+        orthogonal: bool = True,
+        normalize: bool = False,
+        bias: bool = True,
+    ):
+        super().__init__()
+        self.heads = heads
+        width = check_heads(dim, heads)
+        self.query = nn.Linear(dim, dim, bias=bias)
+        self.features = PositiveFeatures(width, heads, round(atoms * width), orthogonal=orthogonal, normalize=normalize)
+
+    def atoms(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        """Features as columns of unit length over the tokens: (batch, heads, N, M)."""
+        queries = precise(split_heads(self.query(tokens), self.heads))
+        with outside_autocast(tokens):
+            logarithm = self.features.log(queries)
+            # exp(l) / |exp(l)|, by logarithms so that it neither overflows nor divides by zero
+            return (logarithm - (2 * logarithm).logsumexp(-2, keepdim=True) / 2).exp()
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Dense:
+        atoms = self.atoms(tokens, grid)
+        with outside_autocast(tokens):
+            return Dense(atoms)
+
+
+class StaticDynamic(nn.Module):
+    """The union of a static and a dynamic dictionary, solved jointly (the paper's SD)."""
+
+    def __init__(self, static: Static, dynamic: Dynamic):
+        super().__init__()
+        self.static, self.dynamic = static, dynamic
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Joint:
+        return Joint(self.static(tokens, grid), self.dynamic(tokens, grid))

@@ -1,0 +1,66 @@
+"""Positive random features of the softmax kernel (Performer, Choromanski et al. 2021)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .tokens import precise
+
+
+class PositiveFeatures(nn.Module):
+    """Phi(q) = exp(W q - |q|^2 / 2) / sqrt(M), so that the mean of Phi(q).Phi(k) over W is exp(q.k).
+
+    W is a buffer, one matrix a head: drawn once, saved with the model, drawn again only on request.
+
+    Args:
+        dim: width of a head.
+        heads: number of heads.
+        count: M, the number of features.
+        orthogonal: rows of W orthogonal in blocks of `dim`, which lowers the variance of the kernel.
+        normalize: queries of length one, so that only their direction counts, instead of queries scaled by dim^(-1/4)
+            as in softmax attention.
+    """
+
+    def __init__(self, dim: int, heads: int, count: int, *, orthogonal: bool = True, normalize: bool = False):
+        super().__init__()
+        if count < 1:
+            raise ValueError(f"the number of features must be at least 1, got {count}")
+        self.orthogonal, self.normalize = orthogonal, normalize
+        self.register_buffer("directions", torch.empty(heads, dim, count))
+        self.redraw()
+
+    @torch.no_grad()
+    def redraw(self, generator: torch.Generator | None = None) -> None:
+        """Draw W anew."""
+        self.directions.normal_(generator=generator)
+        if self.orthogonal:
+            self.directions.copy_(_orthogonalized(self.directions))
+
+    def log(self, queries: Tensor) -> Tensor:
+        """log(sqrt(M) Phi(q)): queries (..., heads, N, dim) -> (..., heads, N, M)."""
+        if self.normalize:
+            queries = F.normalize(queries, dim=-1)
+        else:
+            queries = queries * queries.shape[-1] ** -0.25
+        return queries @ precise(self.directions).to(queries.dtype) - queries.square().sum(-1, keepdim=True) / 2
+
+    def forward(self, queries: Tensor) -> Tensor:
+        """Phi(q): queries (..., heads, N, dim) -> (..., heads, N, M)."""
+        return self.log(queries).exp() / math.sqrt(self.directions.shape[-1])
+
+    def extra_repr(self) -> str:
+        heads, dim, count = self.directions.shape
+        return f"{dim}, heads={heads}, count={count}, orthogonal={self.orthogonal}, normalize={self.normalize}"
+
+
+def _orthogonalized(directions: Tensor) -> Tensor:
+    """Gaussian columns (heads, dim, M) made orthogonal in blocks of dim, each with the length it had."""
+    precise_directions = directions.double()
+    lengths = precise_directions.norm(dim=-2, keepdim=True)
+    blocks = []
+    for block in precise_directions.split(directions.shape[-2], dim=-1):
+        orthonormal, triangle = torch.linalg.qr(block)
+        blocks.append(orthonormal * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2))
+    return torch.cat(blocks, dim=-1) * lengths

@@ -1,0 +1,81 @@
+"""The VARS layer: attention as the sparse reconstruction of its values."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from ..sparse import Solver, SparseCoding, soft
+from ..sparse.problem import check_strength
+from .tokens import Grid, check_heads, check_tokens, merge_heads, outside_autocast, precise, split_heads
+
+
+class Reconstruction(nn.Module):
+    """Values are explained by a few atoms of a dictionary; what the atoms reconstruct is passed on.
+
+        x = value(tokens), P = dictionary(tokens, grid)
+        u = solver.solve(1/2 |P u - x|^2 + strength |u|_1)
+        output = proj(P u)
+
+    The paper's residual z = P u + x is the skip connection of the block around it. `solver`, `solver.steps` and
+    `strength` may be changed at any time.
+
+    Args:
+        dim: width of the tokens.
+        heads: number of heads; each has its own dictionary.
+        dictionary: (tokens, grid) -> Operator on signals (batch, heads, N, dim / heads).
+        solver: how the problem is solved, and by its class how it is differentiated.
+        strength: the paper's lambda.
+        bias: of the value projection.
+    """
+
+    threshold = staticmethod(soft)
+    observer: Callable[[SparseCoding, Tensor, Tensor], None] | None = None  # set by `inspect`
+
+    def __init__(
+        self, dim: int, heads: int, dictionary: nn.Module, solver: Solver, strength: float = 0.3, *, bias: bool = True
+    ):
+        super().__init__()
+        check_heads(dim, heads)
+        self.dim, self.heads = dim, heads
+        self.value = nn.Linear(dim, dim, bias=bias)
+        self.dictionary = dictionary
+        self.solver = solver
+        self.strength = strength
+        self.proj = nn.Linear(dim, dim)
+
+    def pose(self, tokens: Tensor, grid: Grid | None = None) -> SparseCoding:
+        """The problem that these tokens pose."""
+        value = precise(split_heads(self.value(tokens), self.heads))
+        operator = self.dictionary(tokens, grid)
+        with outside_autocast(tokens):
+            return SparseCoding(operator, value, self.penalty(), self.threshold)
+
+    def penalty(self) -> Tensor | float:
+        """The strength of the problem."""
+        return self.strength
+
+    def reconstruct(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        """P u, before the output projection: (batch, N, dim)."""
+        problem = self.pose(tokens, grid)
+        with outside_autocast(tokens):
+            code = self.solver.solve(problem)
+            reconstruction = problem.operator.synthesize(code)
+        if self.observer is not None:
+            self.observer(problem, code, reconstruction)
+        return merge_heads(reconstruction).to(tokens.dtype)
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        """Tokens (batch, N, dim) on a grid (H, W) with H W = N -> (batch, N, dim)."""
+        check_tokens(tokens, self.dim, grid)
+        return self.proj(self.reconstruct(tokens, grid))
+
+    @property
+    def strength(self) -> float:
+        return self._strength
+
+    @strength.setter
+    def strength(self, strength: float) -> None:
+        self._strength = check_strength(strength)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, heads={self.heads}, strength={self.strength}"

@@ -1,0 +1,111 @@
+"""Attentions by name."""
+
+import difflib
+from collections.abc import Callable
+
+from torch import nn
+
+from ..sparse import ISTA, Solver
+from .baselines import GlobalFilter, Performer, Softmax
+from .dictionaries import Dynamic, Static, StaticDynamic
+from .reconstruction import Reconstruction
+from .released import vars_d_released, vars_s_released, vars_sd_released
+from .tokens import Grid, check_heads
+
+
+def softmax(dim: int, heads: int, grid: Grid | None = None, **options) -> Softmax:
+    """Self-attention by the fused kernel."""
+    return Softmax(dim, heads, **options)
+
+
+def performer(dim: int, heads: int, grid: Grid | None = None, **options) -> Performer:
+    """Softmax attention by positive random features, linear in the tokens."""
+    return Performer(dim, heads, **options)
+
+
+def global_filter(dim: int, heads: int, grid: Grid, **options) -> GlobalFilter:
+    """GFNet's learned circular filter; it has no heads."""
+    check_heads(dim, heads)
+    return GlobalFilter(dim, grid, **options)
+
+
+def vars_s(
+    dim: int,
+    heads: int,
+    grid: Grid,
+    *,
+    filters: int = 5,
+    size: Grid | None = None,
+    solver: Solver | None = None,
+    strength: float = 0.3,
+    bias: bool = True,
+) -> Reconstruction:
+    """VARS-S: every shift of learned filters, three steps of ISTA."""
+    dictionary = Static(dim, heads, grid, filters=filters, size=size)
+    return Reconstruction(dim, heads, dictionary, solver or ISTA(), strength, bias=bias)
+
+
+def vars_d(
+    dim: int,
+    heads: int,
+    grid: Grid | None = None,
+    *,
+    atoms: float = 2,
+    orthogonal: bool = True,
+    normalize: bool = False,
+    solver: Solver | None = None,
+    strength: float = 0.3,
+    bias: bool = True,
+) -> Reconstruction:
+    """VARS-D: random features of the tokens, three steps of ISTA."""
+    dictionary = Dynamic(dim, heads, atoms=atoms, orthogonal=orthogonal, normalize=normalize, bias=bias)
+    return Reconstruction(dim, heads, dictionary, solver or ISTA(), strength, bias=bias)
+
+
+def vars_sd(
+    dim: int,
+    heads: int,
+    grid: Grid,
+    *,
+    filters: int = 3,
+    size: Grid | None = None,
+    atoms: float = 2,
+    orthogonal: bool = True,
+    normalize: bool = False,
+    solver: Solver | None = None,
+    strength: float = 0.3,
+    bias: bool = True,
+) -> Reconstruction:
+    """VARS-SD: both dictionaries, solved jointly, three steps of ISTA."""
+    static = Static(dim, heads, grid, filters=filters, size=size)
+    dynamic = Dynamic(dim, heads, atoms=atoms, orthogonal=orthogonal, normalize=normalize, bias=bias)
+    return Reconstruction(dim, heads, StaticDynamic(static, dynamic), solver or ISTA(), strength, bias=bias)
+
+
+ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
+    "softmax": softmax,
+    "performer": performer,
+    "global_filter": global_filter,
+    "vars_s": vars_s,
+    "vars_d": vars_d,
+    "vars_sd": vars_sd,
+    "vars_s_released": vars_s_released,
+    "vars_d_released": vars_d_released,
+    "vars_sd_released": vars_sd_released,
+}
+
+
+def create(name: str, dim: int, *, heads: int, grid: Grid | None = None, **options) -> nn.Module:
+    """An attention by name: module(tokens, grid) -> tokens.
+
+    Args:
+        name: a key of `ATTENTIONS`.
+        dim, heads: width of the tokens and number of heads.
+        grid: (H, W) on which it is trained; those with filters of the size of the grid need it.
+        options: those of the constructor.
+    """
+    if name not in ATTENTIONS:
+        close = difflib.get_close_matches(name, ATTENTIONS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"no attention named {name!r}: there are {', '.join(ATTENTIONS)}{hint}")
+    return ATTENTIONS[name](dim, heads, grid, **options)

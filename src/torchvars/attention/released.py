@@ -1,0 +1,262 @@
+"""The forms of the authors' code (github.com/bfshi/VARS, commit 651eb51), for their weights and for comparison.
+
+Where they differ from the paper: a GELU threshold (D, SD), a thresholded start, a row sum plus one for the largest
+eigenvalue, a learned matrix on both sides of the Gram matrix, atoms of SD that are a free matrix instead of filters,
+and in S unconstrained half spectra, a second filter and a BatchNorm before the output projection.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..sparse import ISTA, Convolution, Dense, Solver, gelu
+from .baselines import filtered, refit
+from .dictionaries import Dynamic
+from .reconstruction import Reconstruction
+from .tokens import Grid, check_grid, check_tokens, outside_autocast, precise, resample, resolve_grid
+
+
+class ReleasedDense(Dense):
+    """Atoms P whose Gram matrix G is replaced by K G K, and whose step is learned: L = (largest row sum + 1) / step."""
+
+    def __init__(self, atoms: Tensor, inhibition: Tensor, step: Tensor):
+        super().__init__(atoms)
+        gram = atoms.mT @ atoms if self.gram_matrix is None else self.gram_matrix
+        row_sums = gram.detach().abs().sum(-1)
+        self.bound = (row_sums.amax(-1)[..., None, None] + 1) / step
+        self.inhibition = inhibition
+
+    def gram(self, code: Tensor) -> Tensor:
+        return self.inhibition @ super().gram(self.inhibition @ code)
+
+    def lipschitz(self) -> Tensor:
+        return self.bound
+
+
+class ReleasedDynamic(Dynamic):
+    """Random features of queries of length one, with a learned inhibition and step.
+
+    Without `normalize` it is the form of commit 6aacabb, in which the authors' weights were announced.
+    """
+
+    def __init__(self, dim: int, heads: int, *, atoms: float = 2, normalize: bool = True, bias: bool = True):
+        super().__init__(dim, heads, atoms=atoms, orthogonal=False, normalize=normalize, bias=bias)
+        self.inhibition = nn.Parameter(torch.eye(self.count))
+        self.step = nn.Parameter(torch.ones(1))
+
+    @property
+    def count(self) -> int:
+        """Atoms of a head."""
+        return self.features.directions.shape[-1]
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> ReleasedDense:
+        atoms = self.atoms(tokens, grid)
+        with outside_autocast(tokens):
+            return ReleasedDense(atoms, precise(self.inhibition), precise(self.step))
+
+
+class ReleasedStaticDynamic(ReleasedDynamic):
+    """Random features beside as many free atoms of the size of the grid, resampled on another one."""
+
+    def __init__(
+        self, dim: int, heads: int, grid: Grid, *, atoms: float = 2, normalize: bool = True, bias: bool = True
+    ):
+        super().__init__(dim, heads, atoms=atoms, normalize=normalize, bias=bias)
+        self.grid = check_grid(grid)
+        self.inhibition = nn.Parameter(torch.eye(2 * self.count))
+        self.templates = nn.Parameter(torch.randn(heads, self.grid[0] * self.grid[1], self.count))
+
+    def atoms(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        grid = resolve_grid(tokens, grid, self.grid)
+        dynamic = super().atoms(tokens)
+        static = F.normalize(resample(precise(self.templates), self.grid, grid), dim=-2)
+        return torch.cat([dynamic, static.expand(len(tokens), -1, -1, -1)], dim=-1)
+
+
+class Released(Reconstruction):
+    """VARS-D and VARS-SD as released: the GELU threshold, and a learned factor on the strength."""
+
+    threshold = staticmethod(gelu)
+
+    def __init__(
+        self, dim: int, heads: int, dictionary: nn.Module, solver: Solver, strength: float = 0.3, *, bias: bool = True
+    ):
+        super().__init__(dim, heads, dictionary, solver, strength, bias=bias)
+        self.strength_factor = nn.Parameter(torch.ones(1))
+
+    def penalty(self) -> Tensor:
+        return self.strength * precise(self.strength_factor)
+
+
+class ReleasedConvolution(Convolution):
+    """A convolution given by half spectra that need not be those of real filters, with a stored step.
+
+    Then P^T P u is not quite analysis after synthesis: the self-conjugate frequencies differ.
+    """
+
+    def __init__(self, spectrum: Tensor, grid: Grid, bound: Tensor):
+        self.grid, self.spectrum, self.bound = grid, spectrum, bound
+        self.size = spectrum.shape[-4] * grid[0] * grid[1]
+
+    def lipschitz(self) -> Tensor:
+        return self.bound
+
+
+class ReleasedStatic(nn.Module):
+    """Half spectra of filters for each channel, tied to a square grid, with a running estimate of the step.
+
+    Like the statistics of a BatchNorm, the estimate moves in training only. It is the released one, from the real part
+    of the Gram matrix, so it may lie below the largest eigenvalue.
+    """
+
+    def __init__(self, dim: int, heads: int, grid: Grid, *, filters: int = 5, rate: float = 0.1):
+        super().__init__()
+        self.grid, self.heads, self.rate = check_grid(grid), heads, rate
+        half = grid[1] // 2 + 1
+        kernel = torch.randn(dim, filters, grid[0], half, 2)
+        kernel /= (2 * kernel.square().sum((2, 3, 4), keepdim=True) / (grid[0] * grid[1])).sqrt()
+        self.kernel = nn.Parameter(kernel)
+        self.register_buffer("bound", torch.empty(dim))
+        self.update_bound(rate=1.0)
+
+    @torch.no_grad()
+    def update_bound(self, rate: float) -> None:
+        """Move the estimate towards the largest eigenvalue of Re(k k*) = a a^T + b b^T with k = a + i b."""
+        a, b = precise(self.kernel).unbind(-1)
+        aa, bb, ab = a.square().sum(1), b.square().sum(1), (a * b).sum(1)
+        largest = ((aa + bb + ((aa - bb).square() + 4 * ab.square()).sqrt()) / 2).amax((-2, -1))
+        self.bound.copy_(largest if rate == 1 else torch.lerp(self.bound, largest, rate))
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> ReleasedConvolution:
+        grid = resolve_grid(tokens, grid, self.grid)
+        if self.training:
+            self.update_bound(self.rate)
+        with outside_autocast(tokens):
+            # The kernel analyses, so the atoms have its conjugate as their spectrum.
+            spectrum = torch.view_as_complex(precise(self.kernel)).conj()
+            spectrum = spectrum.unflatten(0, (self.heads, -1)).movedim(1, -1)
+            bound = precise(self.bound).unflatten(0, (self.heads, 1, -1))
+            return ReleasedConvolution(refit(spectrum, self.grid, grid), grid, bound)
+
+
+class ReleasedStaticReconstruction(Reconstruction):
+    """VARS-S as released: after the reconstruction a second learned filter, and a BatchNorm before the projection.
+
+    In the authors' block nothing normalises the tokens before it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        dictionary: ReleasedStatic,
+        solver: Solver,
+        strength: float = 3.5,
+        *,
+        bias: bool = True,
+    ):
+        super().__init__(dim, heads, dictionary, solver, strength, bias=bias)
+        self.grid = dictionary.grid
+        self.kernel2 = nn.Parameter(torch.randn(dim, self.grid[0], self.grid[1] // 2 + 1, 2) * 0.02)
+        self.norm = nn.BatchNorm1d(dim)
+
+    def reconstruct(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        grid = resolve_grid(tokens, grid, self.grid)
+        reconstruction = super().reconstruct(tokens, grid)
+        with outside_autocast(tokens):
+            spectrum = torch.view_as_complex(precise(self.kernel2)).movedim(0, -1)
+            return filtered(precise(reconstruction), refit(spectrum, self.grid, grid), grid).to(tokens.dtype)
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
+        check_tokens(tokens, self.dim, grid)
+        mixed = self.reconstruct(tokens, grid)
+        return self.proj(self.norm(mixed.mT).mT)
+
+
+def vars_d_released(
+    dim: int,
+    heads: int,
+    grid: Grid | None = None,
+    *,
+    atoms: float = 2,
+    solver: Solver | None = None,
+    strength: float = 0.3,
+    normalize: bool = True,
+    bias: bool = True,
+) -> Released:
+    """VARS-D of the authors' code; the grid is not used."""
+    dictionary = ReleasedDynamic(dim, heads, atoms=atoms, normalize=normalize, bias=bias)
+    return Released(dim, heads, dictionary, solver or ISTA(5, "thresholded"), strength, bias=bias)
+
+
+def vars_sd_released(
+    dim: int,
+    heads: int,
+    grid: Grid,
+    *,
+    atoms: float = 2,
+    solver: Solver | None = None,
+    strength: float = 0.3,
+    normalize: bool = True,
+    bias: bool = True,
+) -> Released:
+    """VARS-SD of the authors' code."""
+    dictionary = ReleasedStaticDynamic(dim, heads, grid, atoms=atoms, normalize=normalize, bias=bias)
+    return Released(dim, heads, dictionary, solver or ISTA(5, "thresholded"), strength, bias=bias)
+
+
+def vars_s_released(
+    dim: int,
+    heads: int,
+    grid: Grid,
+    *,
+    filters: int = 5,
+    solver: Solver | None = None,
+    strength: float = 3.5,
+    bias: bool = True,
+) -> ReleasedStaticReconstruction:
+    """VARS-S of the authors' code: the attention half of their block."""
+    dictionary = ReleasedStatic(dim, heads, grid, filters=filters)
+    return ReleasedStaticReconstruction(dim, heads, dictionary, solver or ISTA(3, "thresholded"), strength, bias=bias)
+
+
+# The authors' names and ours. Their `L` of D and SD and their `kernel_norm` of S have no effect.
+_RELEASED_NAMES = {
+    "rand_matrix": "dictionary.features.directions",
+    "learned_k": "dictionary.inhibition",
+    "learned_lam": "strength_factor",
+    "learned_L": "dictionary.step",
+    "kernel2": "kernel2",
+    "v.weight": "value.weight",
+    "v.bias": "value.bias",
+    "proj.weight": "proj.weight",
+    "proj.bias": "proj.bias",
+    "norm1.bn.weight": "norm.weight",
+    "norm1.bn.bias": "norm.bias",
+    "norm1.bn.running_mean": "norm.running_mean",
+    "norm1.bn.running_var": "norm.running_var",
+    "norm1.bn.num_batches_tracked": "norm.num_batches_tracked",
+}
+
+
+def from_released(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state of one attention of the authors' code (VARS_D, VARS_SD, the first half of VARS_S_Block) as ours.
+
+    Raises:
+        KeyError: a name that none of them has.
+    """
+    static = "kernel2" in state
+    ours = {}
+    for name, tensor in state.items():
+        if name in ("qkv.weight", "qkv.bias"):
+            kind = name.removeprefix("qkv.")
+            ours[f"dictionary.query.{kind}"], ours[f"value.{kind}"] = tensor.chunk(2)
+        elif name == "kernel":
+            ours["dictionary.kernel" if static else "dictionary.templates"] = tensor.squeeze(2 if static else 0)
+        elif name == "L" and static:
+            ours["dictionary.bound"] = tensor
+        elif name in _RELEASED_NAMES:
+            ours[_RELEASED_NAMES[name]] = tensor.squeeze((1, 2)) if name == "kernel2" else tensor
+        elif name not in ("L", "kernel_norm"):
+            raise KeyError(f"{name!r} is no tensor of the authors' attention; known are {', '.join(_RELEASED_NAMES)}")
+    return ours

@@ -1,0 +1,86 @@
+"""What every attention does with tokens: check them, lay them on a grid, split them into heads, keep them precise."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Grid = tuple[int, int]
+
+
+def check_heads(dim: int, heads: int) -> int:
+    """The width of a head, or a ValueError if the heads do not divide the width."""
+    if heads < 1 or dim % heads:
+        raise ValueError(f"dim must be a multiple of heads, got dim={dim} and heads={heads}")
+    return dim // heads
+
+
+def check_grid(grid: Grid | None) -> Grid:
+    """The grid a layer is built for, or a ValueError if it is none."""
+    if grid is None:
+        raise ValueError(
+            "this attention learns filters of the size of the grid, and got none: pass grid=(height, width)"
+        )
+    if len(grid) != 2 or min(grid) < 1:
+        raise ValueError(f"grid must be (height, width), two positive numbers, got {grid}")
+    return tuple(grid)
+
+
+def check_tokens(tokens: Tensor, dim: int, grid: Grid | None) -> None:
+    """A ValueError unless tokens are (batch, N, dim) and the grid, where one is given, has N positions."""
+    if tokens.ndim != 3 or tokens.shape[-1] != dim:
+        raise ValueError(f"tokens must have shape (batch, N, {dim}), got {tuple(tokens.shape)}")
+    if grid is not None and grid[0] * grid[1] != tokens.shape[-2]:
+        raise ValueError(
+            f"a grid of {grid[0]} x {grid[1]} has {grid[0] * grid[1]} positions, but {tokens.shape[-2]} tokens came: "
+            "pass the grid of these tokens, without class or register tokens"
+        )
+
+
+def resolve_grid(tokens: Tensor, grid: Grid | None, built_for: Grid) -> Grid:
+    """The grid of these tokens: as given, else the one the layer was built for, else a square."""
+    count = tokens.shape[-2]
+    side = math.isqrt(count)
+    for candidate in (grid, built_for, (side, side)):
+        if candidate is not None and candidate[0] * candidate[1] == count:
+            return tuple(candidate)
+    raise ValueError(
+        f"{count} tokens are neither a grid of {built_for[0]} x {built_for[1]}, for which this layer was built, nor a "
+        "square: pass grid=(height, width)"
+    )
+
+
+def split_heads(tokens: Tensor, heads: int) -> Tensor:
+    """(batch, N, dim) -> (batch, heads, N, dim / heads)."""
+    return tokens.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def merge_heads(tokens: Tensor) -> Tensor:
+    """(batch, heads, N, dim / heads) -> (batch, N, dim)."""
+    return tokens.transpose(-3, -2).flatten(-2)
+
+
+def precise(tensor: Tensor) -> Tensor:
+    """The tensor in at least single precision: solving a problem in half precision loses it."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def outside_autocast(tensor: Tensor) -> torch.autocast:
+    """A context in which products of precise tensors stay precise."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def fit(filters: Tensor, grid: Grid) -> Tensor:
+    """Spatial filters (..., h, w) no larger than the grid: the centre of those that are."""
+    height, width = filters.shape[-2:]
+    top, left = max(0, height // 2 - grid[0] // 2), max(0, width // 2 - grid[1] // 2)
+    return filters[..., top : top + grid[0], left : left + grid[1]]
+
+
+def resample(atoms: Tensor, old: Grid, new: Grid) -> Tensor:
+    """Atoms (heads, N, M) learned on one grid, carried to another by bicubic interpolation."""
+    if old == new:
+        return atoms
+    images = atoms.mT.unflatten(-1, old)
+    return F.interpolate(images, size=new, mode="bicubic", align_corners=False).flatten(-2).mT

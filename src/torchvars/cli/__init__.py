@@ -1,0 +1,1 @@
+"""The command `torchvars`: one thin file a command, the work is in the rooms above."""

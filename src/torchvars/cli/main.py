@@ -1,0 +1,24 @@
+"""Finds the command and runs it. Nothing heavy is imported before a command needs it."""
+
+import argparse
+from importlib import import_module
+
+from .. import __version__
+
+# Command: its one line of help. Each lives in a module of its name, with `configure(parser)` and `run(arguments)`.
+COMMANDS = {"list": "the names that can be built"}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="torchvars", description="Attention as recurrent sparse reconstruction, for PyTorch."
+    )
+    parser.add_argument("--version", action="version", version=f"torchvars {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, help_line in COMMANDS.items():
+        module = import_module(f"{__package__}.{name}")
+        subparser = commands.add_parser(name, help=help_line, description=module.__doc__)
+        module.configure(subparser)
+        subparser.set_defaults(run=module.run)
+    parsed = parser.parse_args(arguments)
+    parsed.run(parsed)

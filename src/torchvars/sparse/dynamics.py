@@ -1,0 +1,107 @@
+"""The recurrent equations themselves, integrated by Euler steps: neurons that excite, inhibit and settle.
+
+What a solver computes in a few steps is where these equations come to rest.
+"""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from .problem import SparseCoding
+from .solvers import Solver
+
+
+class NeuralDynamics(Solver):
+    """The paper's coupled equations for the signal z and the code u, with g(a) = S(a, threshold):
+
+        dz/dt = -alpha z + P g(u) + x
+        du/dt = -beta u - gamma (P^T P - I) g(u) + P^T z
+
+    With alpha = 1 and beta = gamma = 2 they rest where v = g(u) solves the problem with strength = 2 threshold, so the
+    threshold is half the strength. For any beta = gamma with c = alpha gamma - 1 > 0, v solves it for the signal x / c
+    and the strength alpha beta threshold / c.
+
+    Without inhibition (gamma 0), with beta 1, no strength and one step of size 1 from z = x, z becomes P P^T x + x:
+    linear self-attention and its residual.
+
+    Args:
+        time_step: the Euler step; None takes one at which no mode of the equations overshoots.
+    """
+
+    def __init__(
+        self,
+        steps: int = 100,
+        start: str = "analysis",
+        tolerance: float | None = None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 2.0,
+        gamma: float = 2.0,
+        time_step: float | None = None,
+    ):
+        super().__init__(steps, start, tolerance)
+        self.alpha, self.beta, self.gamma, self.time_step = alpha, beta, gamma, time_step
+
+    def fire(self, problem: SparseCoding, u: Tensor) -> Tensor:
+        """v = g(u)."""
+        return problem.shrink(u, 0.5)
+
+    def states(self, problem: SparseCoding) -> Iterator[tuple[Tensor, Tensor]]:
+        """The pairs (z, u) without end, from z = x."""
+        operator, x = problem.operator, problem.signal
+        time_step = self.time_step
+        if time_step is None:
+            # On the active code the equations are linear: no rate of theirs is above this one.
+            time_step = 1 / (self.alpha + self.beta + (self.gamma + 1) * operator.lipschitz())
+        z, u = x, self.begin(problem)
+        while True:
+            yield z, u
+            v = self.fire(problem, u)
+            dz = -self.alpha * z + operator.synthesize(v) + x
+            du = -self.beta * u - self.gamma * (operator.gram(v) - v) + operator.analyze(z)
+            z, u = z + time_step * dz, u + time_step * du
+
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        for _, u in self.states(problem):
+            yield self.fire(problem, u)
+
+    def energy(self, problem: SparseCoding, z: Tensor, u: Tensor) -> Tensor:
+        """F(z, v) = 1/2 |z|^2 - z.(P v + x) + |P v|^2 + strength |v|_1: (..., C).
+
+        It never rises along the equations with alpha = 1, beta = gamma = 2; at z = P v + x it is the problem's
+        objective minus |x|^2.
+        """
+        v = self.fire(problem, u)
+        explained = problem.operator.synthesize(v)
+        smooth = z.square() / 2 - z * (explained + problem.signal) + explained.square()
+        return smooth.sum(-2) + (problem.strength * v.abs()).sum(-2)
+
+
+class LCA(Solver):
+    """Rozell's locally competitive algorithm (2008), with a = S(u, strength):
+
+        du/dt = P^T x - u - (P^T P - I) a
+
+    It rests where a solves the problem.
+    """
+
+    def __init__(
+        self,
+        steps: int = 100,
+        start: str = "analysis",
+        tolerance: float | None = None,
+        *,
+        time_step: float | None = None,
+    ):
+        super().__init__(steps, start, tolerance)
+        self.time_step = time_step
+
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        time_step = self.time_step
+        if time_step is None:
+            time_step = 1 / problem.operator.lipschitz().clamp_min(1)
+        u = self.begin(problem)
+        while True:
+            a = problem.shrink(u, 1.0)
+            yield a
+            u = u + time_step * (problem.analysis - u - (problem.operator.gram(a) - a))

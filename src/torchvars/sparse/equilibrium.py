@@ -1,0 +1,110 @@
+"""The gradient at the optimum, by the implicit function theorem."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .operators import Operator
+from .problem import SparseCoding
+from .solvers import Solver
+
+
+class Equilibrium(Solver):
+    """The same answer as the solver it is given, differentiated at the optimum instead of through the steps.
+
+    On the support S of the optimal code, P_S^T (P_S u_S - x) + strength sign(u_S) = 0. Differentiating this gives
+
+        du_S = -(P_S^T P_S)^-1 (d[P^T P] u - d[P^T x] + sign(u) d[strength])_S    and du = 0 elsewhere,
+
+    so that no step needs to be remembered: memory does not grow with their number. It is the gradient of the optimum:
+    give the solver steps (or a tolerance) enough to come near it. Parameters of the solver itself get no gradient.
+
+    Args:
+        solver: finds the optimum; its steps, start and tolerance are read and set through this object.
+        iterations: of conjugate gradients on the support, at most, in the backward pass.
+    """
+
+    def __init__(self, solver: Solver, iterations: int = 100):
+        torch.nn.Module.__init__(self)
+        self.solver = solver
+        self.iterations = iterations
+
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        return self.solver.iterates(problem)
+
+    def solve(self, problem: SparseCoding) -> Tensor:
+        with torch.no_grad():
+            code = self.solver.solve(problem)
+        # Zero on the support, at the optimum; here it carries the graph of the operator, the signal and the strength.
+        condition = problem.gradient(code) + problem.strength * code.sign()
+        return _AtOptimum.apply(condition, code, problem.operator, self.iterations)
+
+    @property
+    def steps(self) -> int:
+        return self.solver.steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self.solver.steps = steps
+
+    @property
+    def start(self) -> str:
+        return self.solver.start
+
+    @start.setter
+    def start(self, start: str) -> None:
+        self.solver.start = start
+
+    @property
+    def tolerance(self) -> float | None:
+        return self.solver.tolerance
+
+    @tolerance.setter
+    def tolerance(self, tolerance: float | None) -> None:
+        self.solver.tolerance = tolerance
+
+    def extra_repr(self) -> str:
+        return f"iterations={self.iterations}"
+
+
+class _AtOptimum(torch.autograd.Function):
+    """Forward: the code. Backward: -(P_S^T P_S)^-1 on what the code's gradient says of the support."""
+
+    @staticmethod
+    def forward(ctx, condition: Tensor, code: Tensor, operator: Operator, iterations: int) -> Tensor:
+        ctx.save_for_backward(code != 0)
+        ctx.operator, ctx.iterations = operator, iterations
+        return code.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor):
+        (support,) = ctx.saved_tensors
+        return -solve_on_support(ctx.operator, support, gradient, ctx.iterations), None, None, None
+
+
+def solve_on_support(operator: Operator, support: Tensor, target: Tensor, iterations: int) -> Tensor:
+    """w with (P^T P w)_S = target_S and w = 0 off the support S, by conjugate gradients: (..., M, C).
+
+    Every channel of every signal is a system of its own, and stops when it is solved to the precision of its numbers.
+    """
+    dtype_floor = torch.finfo(target.dtype)
+    residual = target * support
+    solution = torch.zeros_like(residual)
+    direction = residual
+    size = residual.square().sum(-2, keepdim=True)
+    solved = size * dtype_floor.eps**2
+    for _ in range(iterations):
+        if not torch.compiler.is_compiling() and bool((size <= solved).all()):
+            break
+        bent = operator.gram(direction) * support
+        curvature = (direction * bent).sum(-2, keepdim=True)
+        step = torch.where(size > solved, size / curvature.clamp_min(dtype_floor.tiny), 0.0)
+        solution = solution + step * direction
+        residual = residual - step * bent
+        new_size = residual.square().sum(-2, keepdim=True)
+        direction = residual + new_size / size.clamp_min(dtype_floor.tiny) * direction
+        size = new_size
+    return solution

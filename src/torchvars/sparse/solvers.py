@@ -1,0 +1,166 @@
+"""Solvers of the sparse coding problem by a few recurrent steps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from .problem import SparseCoding
+
+STARTS = {
+    "analysis": lambda problem: problem.analysis,  # P^T x, the paper's
+    "zero": lambda problem: torch.zeros_like(problem.analysis),
+    "scaled": lambda problem: problem.analysis / problem.operator.lipschitz(),
+    "thresholded": lambda problem: problem.shrink(problem.analysis, 1.0),  # the released code's
+}
+
+
+class Solver(nn.Module, ABC):
+    """Solves a `SparseCoding` problem; differentiating through it differentiates every step.
+
+    A solver is written as the endless sequence of its codes, in `iterates`; how many are taken is decided here, once.
+
+    Args:
+        steps: how many steps to take, at most.
+        start: the code to start from, a key of `STARTS`.
+        tolerance: stop as soon as no code violates optimality by more than this. It reads the code at every step, so
+            a layer with a tolerance does not compile to one graph.
+    """
+
+    def __init__(self, steps: int = 3, start: str = "analysis", tolerance: float | None = None):
+        super().__init__()
+        self.steps, self.start, self.tolerance = steps, start, tolerance
+
+    @abstractmethod
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        """Codes (..., M, C) without end, the start first."""
+
+    def trajectory(self, problem: SparseCoding) -> Iterator[Tensor]:
+        """The codes of a run, the start first: at most steps + 1 of them."""
+        for _, code in zip(range(self.steps + 1), self.iterates(problem)):  # noqa: B905 (one of the two is endless)
+            yield code
+            if self.tolerance is not None and bool((problem.violation(code) <= self.tolerance).all()):
+                return
+
+    def solve(self, problem: SparseCoding) -> Tensor:
+        """The last code of the trajectory."""
+        for code in self.trajectory(problem):  # noqa: B007 (the last one is wanted)
+            pass
+        return code
+
+    def begin(self, problem: SparseCoding) -> Tensor:
+        return STARTS[self.start](problem)
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        if isinstance(steps, bool) or int(steps) != steps or steps < 1:
+            raise ValueError(f"steps must be a whole number of at least 1, got {steps}")
+        self._steps = int(steps)
+
+    @property
+    def start(self) -> str:
+        return self._start
+
+    @start.setter
+    def start(self, start: str) -> None:
+        if start not in STARTS:
+            raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}")
+        self._start = start
+
+    @property
+    def tolerance(self) -> float | None:
+        return self._tolerance
+
+    @tolerance.setter
+    def tolerance(self, tolerance: float | None) -> None:
+        if tolerance is not None and not tolerance > 0:
+            raise ValueError(f"tolerance must be None or a positive bound on the violation, got {tolerance}")
+        self._tolerance = tolerance
+
+    def extra_repr(self) -> str:
+        return f"steps={self.steps}, start={self.start!r}, tolerance={self.tolerance}"
+
+
+class ISTA(Solver):
+    """Iterative shrinkage and thresholding, the paper's solver: u <- S(u - (P^T P u - P^T x) / L, strength / L)."""
+
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        step = 1 / problem.operator.lipschitz()
+        code = self.begin(problem)
+        while True:
+            yield code
+            code = problem.shrink(code - step * problem.gradient(code), step)
+
+
+class FISTA(Solver):
+    """ISTA with Nesterov's momentum (Beck and Teboulle 2009): the step is taken from an extrapolated code."""
+
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        step = 1 / problem.operator.lipschitz()
+        code = ahead = self.begin(problem)
+        inertia = 1.0
+        while True:
+            yield code
+            previous, code = code, problem.shrink(ahead - step * problem.gradient(ahead), step)
+            previous_inertia, inertia = inertia, (1 + (1 + 4 * inertia**2) ** 0.5) / 2
+            ahead = code + (previous_inertia - 1) / inertia * (code - previous)
+
+
+class LearnedISTA(Solver):
+    """ISTA whose step sizes and thresholds are learned, one pair for each step; it starts as ISTA.
+
+    What an unfolded network that converges to the lasso may learn is little more than this (Ablin et al. 2019). When
+    `steps` is raised after construction, the last pair serves the steps added.
+    """
+
+    def __init__(self, steps: int = 3, start: str = "analysis", tolerance: float | None = None):
+        super().__init__(steps, start, tolerance)
+        self.log_step = nn.Parameter(torch.zeros(self.steps))
+        self.log_threshold = nn.Parameter(torch.zeros(self.steps))
+
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        unit = 1 / problem.operator.lipschitz()
+        code = self.begin(problem)
+        index = 0
+        while True:
+            yield code
+            step = self.log_step[index].exp() * unit
+            moved = code - step * problem.gradient(code)
+            code = problem.shrink(moved, self.log_threshold[index].exp() * step)
+            index = min(index + 1, len(self.log_step) - 1)
+
+
+class SpaRSA(Solver):
+    """Shrinkage with the curvature met on the way instead of the largest one (Wright, Nowak, Figueiredo 2009).
+
+    Each signal steps by the inverse of the curvature along its last move, then as far along the new move as the
+    objective falls (at most the whole of it). It needs no bound on the eigenvalues, and one P^T P a step, like ISTA.
+    """
+
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        code = self.begin(problem)
+        yield code
+        gradient = problem.gradient(code)
+        step = _ratio(_dot(gradient, gradient), _dot(gradient, problem.operator.gram(gradient)))
+        while True:
+            move = problem.shrink(code - step * gradient, step) - code
+            bent = problem.operator.gram(move)
+            curvature = _dot(move, bent)
+            penalty = (problem.strength * ((code + move).abs() - code.abs())).sum(-2, keepdim=True)
+            share = _ratio(-_dot(gradient, move) - penalty, curvature).clamp(0, 1)
+            code, gradient = code + share * move, gradient + share * bent
+            step = _ratio(_dot(move, move), curvature)
+            yield code
+
+
+def _dot(first: Tensor, second: Tensor) -> Tensor:
+    return (first * second).sum(-2, keepdim=True)
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    return part / whole.clamp_min(torch.finfo(whole.dtype).tiny)

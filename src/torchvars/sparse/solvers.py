@@ -136,26 +136,31 @@ class LearnedISTA(Solver):
 
 
 class SpaRSA(Solver):
-    """Shrinkage with the curvature met on the way instead of the largest one (Wright, Nowak, Figueiredo 2009).
+    """Shrinkage that steps by the curvature it meets, not by the largest there is (Wright, Nowak, Figueiredo 2009).
 
-    Each signal steps by the inverse of the curvature along its last move, then as far along the new move as the
-    objective falls (at most the whole of it). It needs no bound on the eigenvalues, and one P^T P a step, like ISTA.
+    Each signal steps by the inverse of the curvature along its last move, then goes along the new move as far as the
+    objective falls, at most the whole of it. From P^T x / L, where the strongest direction is settled already, three
+    steps come closer to the optimum than ten of ISTA: docs/solvers.md. One P^T P a step, and one more to begin.
     """
+
+    def __init__(self, steps: int = 3, start: str = "scaled", tolerance: float | None = None):
+        super().__init__(steps, start, tolerance)
 
     def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
         code = self.begin(problem)
-        yield code
         gradient = problem.gradient(code)
-        step = _ratio(_dot(gradient, gradient), _dot(gradient, problem.operator.gram(gradient)))
+        steepest = _ratio(_dot(gradient, gradient), _dot(gradient, problem.operator.gram(gradient)))
+        step = steepest
         while True:
+            yield code
             move = problem.shrink(code - step * gradient, step) - code
             bent = problem.operator.gram(move)
             curvature = _dot(move, bent)
-            penalty = (problem.strength * ((code + move).abs() - code.abs())).sum(-2, keepdim=True)
-            share = _ratio(-_dot(gradient, move) - penalty, curvature).clamp(0, 1)
+            cost = (problem.strength * ((code + move).abs() - code.abs())).sum(-2, keepdim=True)
+            share = _ratio(-_dot(gradient, move) - cost, curvature).clamp(0, 1)
             code, gradient = code + share * move, gradient + share * bent
-            step = _ratio(_dot(move, move), curvature)
-            yield code
+            # Along a move that the dictionary does not see there is no curvature: bounded, so that it stays a number.
+            step = torch.minimum(_ratio(_dot(move, move), curvature), 1000 * steepest)
 
 
 def _dot(first: Tensor, second: Tensor) -> Tensor:

@@ -1,0 +1,53 @@
+"""The members that laws are tested on: small problems in double precision, one for each kind of operator."""
+
+import torch
+from torch import Tensor
+
+from torchvars.sparse import Convolution, Dense, Joint, Operator
+
+CHANNELS = 3
+GRID = (4, 5)
+POSITIONS = GRID[0] * GRID[1]
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def dense() -> Dense:
+    return Dense(random(2, POSITIONS, 12) / POSITIONS**0.5)
+
+
+def wide() -> Dense:
+    return Dense(random(2, POSITIONS, 50) / POSITIONS**0.5)
+
+
+def convolution() -> Convolution:
+    return Convolution(random(CHANNELS, 2, 3, 2) / 6**0.5, GRID)
+
+
+def static_dynamic() -> Joint:
+    return Joint(convolution(), dense())
+
+
+def dynamic_dynamic() -> Joint:
+    return Joint(dense(), Dense(random(2, POSITIONS, 6, seed=1) / POSITIONS**0.5))
+
+
+def static_static() -> Joint:
+    return Joint(convolution(), Convolution(random(CHANNELS, 1, *GRID, seed=1) / POSITIONS**0.5, GRID))
+
+
+OPERATORS = {
+    maker.__name__: maker for maker in (dense, wide, convolution, static_dynamic, dynamic_dynamic, static_static)
+}
+
+
+def signal(seed: int = 7) -> Tensor:
+    return random(2, POSITIONS, CHANNELS, seed=seed)
+
+
+def matrices(operator: Operator, channels: int = CHANNELS) -> Tensor:
+    """The operator as one matrix for each batch entry and channel, (batch, channels, N, M), by its atoms."""
+    code = torch.eye(operator.size, dtype=torch.float64)[:, None, :, None].expand(-1, 1, -1, channels)
+    return operator.synthesize(code).permute(1, 3, 2, 0)

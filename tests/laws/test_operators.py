@@ -1,0 +1,140 @@
+"""What is true of every operator."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from laws.members import CHANNELS, OPERATORS, POSITIONS, matrices, random, signal
+
+from torchvars.sparse import Convolution, Dense, Joint
+from torchvars.sparse.operators import largest_eigenvalue
+
+# How far above the largest eigenvalue a bound may lie: what each operator claims.
+CLAIMED = {"dense": 1.05, "wide": 1.05, "convolution": 1 + 1e-9}
+
+
+@pytest.fixture(params=OPERATORS)
+def operator(request):
+    return OPERATORS[request.param]()
+
+
+def test_analysis_is_the_adjoint_of_synthesis(operator):
+    x, u = signal(), random(2, operator.size, CHANNELS, seed=3)
+    there = (operator.synthesize(u) * x).sum(-2)
+    back = (u * operator.analyze(x)).sum(-2)
+    torch.testing.assert_close(there, back, rtol=1e-12, atol=1e-12)
+
+
+def test_gram_is_analysis_after_synthesis(operator):
+    u = random(2, operator.size, CHANNELS, seed=3)
+    torch.testing.assert_close(operator.gram(u), operator.analyze(operator.synthesize(u)), rtol=1e-12, atol=1e-12)
+
+
+def test_operator_is_the_matrix_of_its_atoms(operator):
+    matrix = matrices(operator)
+    u = random(2, operator.size, CHANNELS, seed=3)
+    expected = (matrix @ u.mT.unsqueeze(-1)).squeeze(-1).mT
+    torch.testing.assert_close(operator.synthesize(u), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bound_is_never_below_the_largest_eigenvalue_and_tight_where_claimed(name, dtype):
+    operator = OPERATORS[name]()
+    matrix = matrices(operator)
+    largest = torch.linalg.eigvalsh(matrix.mT @ matrix)[..., -1]
+    bound = cast(operator, dtype).lipschitz().double().squeeze(-2)
+    assert (bound >= largest).all()
+    if name in CLAIMED:
+        assert (bound <= max(CLAIMED[name], 1 + 1e-4 * (dtype == torch.float32)) * largest).all()
+    if isinstance(operator, Joint):
+        parts = operator.first.lipschitz() + operator.second.lipschitz()
+        assert (bound <= parts.squeeze(-2) * (1 + 1e-5)).all()
+
+
+def test_joint_bound_is_tight_when_a_dense_part_dominates():
+    # As with positive features: all atoms share a direction, and the filters are weaker than it.
+    grid = (14, 14)
+    shared = Dense(torch.nn.functional.normalize(random(2, 196, 64).exp(), dim=-2))
+    joint = Joint(Convolution(random(CHANNELS, 3, *grid, seed=1) / 14, grid), shared)
+    matrix = matrices(joint)
+    largest = torch.linalg.eigvalsh(matrix @ matrix.mT)[..., -1]
+    ratio = joint.lipschitz().squeeze(-2) / largest
+    assert (ratio >= 1).all()
+    assert (ratio <= 1.05).all()
+
+
+def test_a_bound_carries_no_gradient():
+    atoms = random(2, POSITIONS, 6).requires_grad_()
+    filters = random(CHANNELS, 2, 3, 3).requires_grad_()
+    joint = Joint(Convolution(filters, (4, 5)), Dense(atoms))
+    for part in (joint, joint.first, joint.second):
+        assert not part.lipschitz().requires_grad
+
+
+@given(size=st.integers(1, 40), rank=st.integers(1, 40), spread=st.floats(0, 6), seed=st.integers(0, 10**6))
+def test_largest_eigenvalue_of_any_positive_matrix(size, rank, spread, seed):
+    # Spectra from flat (the hardest for a norm of powers) to decaying over orders of magnitude.
+    eigenvalues = torch.logspace(0, -spread, size, dtype=torch.float64) * (torch.arange(size) < rank)
+    vectors, _ = torch.linalg.qr(random(size, size, seed=seed))
+    matrix = vectors * eigenvalues @ vectors.mT
+    bound, direction = largest_eigenvalue(matrix)
+    assert 1 <= bound <= 1.05 * (1 + 1e-12)
+    assert direction.shape == (size, 1)
+
+
+def test_bound_of_zero_atoms_is_nearly_zero_and_can_be_inverted():
+    bound = Dense(torch.zeros(5, 3)).lipschitz()
+    assert 0 < bound.item() < 1e-15
+    assert torch.isfinite(1 / bound)
+
+
+@given(
+    height=st.integers(1, 7),
+    width=st.integers(1, 7),
+    filters=st.integers(1, 3),
+    data=st.data(),
+)
+def test_convolution_places_every_filter_at_every_position(height, width, filters, data):
+    """Against atoms written out one by one, with no Fourier transform."""
+    size = data.draw(st.tuples(st.integers(1, height), st.integers(1, width)))
+    bank = random(2, filters, *size, seed=height * width)
+    atoms = torch.zeros(2, height * width, filters * height * width, dtype=torch.float64)
+    for f in range(filters):
+        for p in range(height * width):
+            for i in range(size[0]):
+                for j in range(size[1]):
+                    row = (p // width + i - size[0] // 2) % height
+                    column = (p % width + j - size[1] // 2) % width
+                    atoms[:, row * width + column, f * height * width + p] += bank[:, f, i, j]
+    operator = Convolution(bank, (height, width))
+    torch.testing.assert_close(matrices(operator, 2)[0], atoms, rtol=1e-12, atol=1e-12)
+    largest = torch.linalg.eigvalsh(atoms.mT @ atoms)[..., -1]
+    torch.testing.assert_close(operator.lipschitz().squeeze(-2), largest, rtol=1e-9, atol=1e-12)
+
+
+def test_dense_prefers_the_cheaper_gram():
+    assert Dense(torch.zeros(10, 20)).gram_matrix is not None
+    assert Dense(torch.zeros(10, 21)).gram_matrix is None
+
+
+def test_filters_larger_than_the_grid_are_refused():
+    with pytest.raises(ValueError, match="filters of 3 x 6 do not fit on a grid of 4 x 5"):
+        Convolution(torch.zeros(1, 1, 3, 6), (4, 5))
+
+
+def test_atoms_without_a_matrix_are_refused():
+    with pytest.raises(ValueError, match=r"atoms must have shape \(..., N, M\), got \(4,\)"):
+        Dense(torch.zeros(4))
+
+
+def cast(operator, dtype):
+    """The same dictionary in another precision."""
+    if isinstance(operator, Joint):
+        return Joint(cast(operator.first, dtype), cast(operator.second, dtype))
+    if isinstance(operator, Dense):
+        return Dense(operator.atoms.to(dtype))
+    copy = Convolution.__new__(Convolution)
+    copy.grid, copy.size = operator.grid, operator.size
+    copy.spectrum = operator.spectrum.to(torch.complex64 if dtype == torch.float32 else torch.complex128)
+    return copy

@@ -1,0 +1,211 @@
+"""What is true of every solver, on every operator."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from laws.members import CHANNELS, OPERATORS, matrices, random, signal
+from sklearn.linear_model import Lasso
+
+from torchvars.sparse import FISTA, ISTA, SOLVERS, Dense, Equilibrium, LearnedISTA, SpaRSA, SparseCoding
+from torchvars.sparse.solvers import STARTS
+
+STRENGTH = 0.5
+MOST_STEPS = 20_000
+
+
+def lasso(matrix: np.ndarray, x: np.ndarray, strength: float) -> np.ndarray:
+    """scikit-learn's answer, whose objective is ours divided by the number of positions."""
+    model = Lasso(alpha=strength / len(x), fit_intercept=False, tol=1e-14, max_iter=10**6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns that the tolerance cannot be reached, having come as near as it can
+        return model.fit(matrix, x).coef_
+
+
+@pytest.fixture(scope="module", params=OPERATORS)
+def problem(request):
+    return SparseCoding(OPERATORS[request.param](), signal(), STRENGTH)
+
+
+@pytest.fixture(scope="module")
+def optimum(problem):
+    """The reconstruction P u and the objective at scikit-learn's optimum (the code itself need not be unique)."""
+    matrix = matrices(problem.operator).expand(2, CHANNELS, -1, -1).numpy()
+    code = np.stack(
+        [
+            [lasso(matrix[batch, channel], problem.signal[batch, :, channel].numpy(), STRENGTH) for channel in range(3)]
+            for batch in range(2)
+        ]
+    )
+    code = torch.from_numpy(code).mT
+    return problem.operator.synthesize(code), problem.objective(code)
+
+
+@pytest.mark.parametrize("wrap", [lambda solver: solver, Equilibrium], ids=["plain", "equilibrium"])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_every_solver_ends_at_the_optimum_of_scikit_learn(problem, optimum, name, wrap):
+    solver = wrap(SOLVERS[name](steps=MOST_STEPS, tolerance=1e-6))
+    code = solver.solve(problem)
+    assert problem.violation(code).max() < 1e-5
+    reconstruction, objective = optimum
+    torch.testing.assert_close(problem.operator.synthesize(code), reconstruction, rtol=0, atol=1e-4)
+    torch.testing.assert_close(problem.objective(code), objective, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("solver", [ISTA, SpaRSA])
+def test_objective_never_rises(problem, solver, start):
+    objectives = [problem.objective(code) for code in solver(steps=50, start=start).trajectory(problem)]
+    for before, after in itertools.pairwise(objectives):
+        assert (after <= before + 1e-12).all()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_fista_needs_fewer_steps_than_ista(name):
+    # Little sparsity makes the problem as badly conditioned as its dictionary: this is what momentum is for.
+    problem = SparseCoding(OPERATORS[name](), signal(), 0.1)
+
+    def steps_needed(solver):
+        return sum(1 for _ in solver(MOST_STEPS, "zero", tolerance=1e-3).trajectory(problem))
+
+    assert steps_needed(FISTA) < steps_needed(ISTA)
+
+
+def test_starts(problem):
+    analysis = problem.operator.analyze(problem.signal)
+    first = {start: next(ISTA(start=start).trajectory(problem)) for start in STARTS}
+    torch.testing.assert_close(first["analysis"], analysis)
+    torch.testing.assert_close(first["zero"], torch.zeros_like(analysis))
+    torch.testing.assert_close(first["scaled"], analysis / problem.operator.lipschitz())
+    torch.testing.assert_close(first["thresholded"], torch.sign(analysis) * (analysis.abs() - STRENGTH).clamp_min(0))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_trajectory_begins_at_the_start_and_ends_at_the_solution(name):
+    problem = SparseCoding(OPERATORS["dense"](), signal(), STRENGTH)
+    solver = SOLVERS[name](steps=4)
+    codes = list(solver.trajectory(problem))
+    assert len(codes) == 5
+    torch.testing.assert_close(codes[-1], solver.solve(problem), rtol=0, atol=0)
+    for before, after in itertools.pairwise(codes):
+        assert not torch.equal(before, after)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_tolerance_stops_at_the_first_code_within_it(name):
+    problem = SparseCoding(OPERATORS["dense"](), signal(), STRENGTH)
+    codes = list(SOLVERS[name](steps=MOST_STEPS, tolerance=1e-3).trajectory(problem))
+    assert len(codes) < MOST_STEPS
+    assert problem.violation(codes[-1]).max() <= 1e-3
+    assert all(problem.violation(code).max() > 1e-3 for code in codes[:-1])
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_nan_passes_through_and_does_not_hang(name):
+    x = signal()
+    x[0, 0, 0] = torch.nan
+    problem = SparseCoding(OPERATORS["dense"](), x, STRENGTH)
+    codes = list(SOLVERS[name](steps=10, tolerance=1e-3).trajectory(problem))
+    assert len(codes) == 11
+    assert codes[-1][0, :, 0].isnan().all()
+    assert not codes[-1][1].isnan().any()
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_nothing_to_explain_gives_the_zero_code(name):
+    for operator, x in ((OPERATORS["dense"](), torch.zeros_like(signal())), (Dense(torch.zeros(20, 4)), signal())):
+        code = SOLVERS[name](steps=5).solve(SparseCoding(operator, x.to(operator.atoms.dtype), STRENGTH))
+        torch.testing.assert_close(code, torch.zeros_like(code), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_twice_the_same_atom_is_no_obstacle(name):
+    """A dictionary that does not see some moves at all."""
+    atoms = random(20, 4).repeat(1, 3) / 20**0.5
+    problem = SparseCoding(Dense(atoms), random(20, 2, seed=1), STRENGTH)
+    code = SOLVERS[name](steps=3000, tolerance=1e-7).solve(problem)
+    assert problem.violation(code).max() < 1e-6
+
+
+@given(
+    positions=st.integers(1, 12),
+    atoms=st.integers(1, 16),
+    channels=st.integers(1, 3),
+    strength=st.floats(0.01, 3),
+    scale=st.sampled_from([1e-3, 1.0, 1e3]),
+    seed=st.integers(0, 10**6),
+)
+def test_violation_is_zero_exactly_at_the_optimum(positions, atoms, channels, strength, scale, seed):
+    """Any shape, any scale of the signal: violation falls with the objective gap, and is large for a wrong code."""
+    matrix = random(positions, atoms, seed=seed)
+    x = scale * random(positions, channels, seed=seed + 1)
+    problem = SparseCoding(Dense(matrix), x, strength * scale)
+    best = np.stack([lasso(matrix.numpy(), x[:, c].numpy(), strength * scale) for c in range(channels)], axis=-1)
+    best = torch.from_numpy(best)
+    assert problem.violation(best).max() <= 1e-5 * scale * (1 + matrix.square().sum())
+    wrong = best + scale
+    assert (problem.objective(wrong) > problem.objective(best)).all()
+    assert (problem.violation(wrong) > 0).all()
+
+
+def test_problem_above_the_largest_correlation_is_answered_by_zero():
+    operator, x = OPERATORS["dense"](), signal()
+    strength = operator.analyze(x).abs().max().item()
+    assert torch.count_nonzero(ISTA(200, tolerance=1e-9).solve(SparseCoding(operator, x, strength * 1.001))) == 0
+    assert torch.count_nonzero(ISTA(200, tolerance=1e-9).solve(SparseCoding(operator, x, strength * 0.99))) > 0
+
+
+def test_learned_ista_starts_as_ista_and_serves_more_steps_than_it_learned():
+    problem = SparseCoding(OPERATORS["dense"](), signal(), STRENGTH)
+    learned = LearnedISTA(steps=3).double()
+    torch.testing.assert_close(learned.solve(problem), ISTA(3).solve(problem), rtol=0, atol=1e-14)
+    learned.steps = 9
+    torch.testing.assert_close(learned.solve(problem), ISTA(9).solve(problem), rtol=0, atol=1e-14)
+    with torch.no_grad():
+        learned.log_step[2] = 0.3
+    assert not torch.allclose(learned.solve(problem), ISTA(9).solve(problem))
+
+
+def test_learned_ista_learns_to_be_nearer_in_three_steps():
+    problem = SparseCoding(OPERATORS["dense"](), signal(), STRENGTH)
+    solver = LearnedISTA(steps=3).double()
+    optimizer = torch.optim.Adam(solver.parameters(), lr=0.05)
+    before = problem.objective(ISTA(3).solve(problem)).sum().item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = problem.objective(solver.solve(problem)).sum()
+        loss.backward()
+        optimizer.step()
+    best = problem.objective(ISTA(5000, tolerance=1e-9).solve(problem)).sum().item()
+    assert loss.item() - best < 0.5 * (before - best)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"steps": -3}, "steps must be a whole number of at least 1, got -3"),
+        ({"steps": 2.5}, "steps must be a whole number of at least 1, got 2.5"),
+        ({"tolerance": 0.0}, "tolerance must be None or a positive bound on the violation, got 0.0"),
+        ({"tolerance": float("nan")}, "tolerance must be None or a positive bound on the violation, got nan"),
+        ({"start": "random"}, "start must be one of analysis, zero, scaled, thresholded, got 'random'"),
+    ],
+)
+@pytest.mark.parametrize("name", SOLVERS)
+def test_bad_settings_are_refused_when_built_and_when_changed(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SOLVERS[name](**arguments)
+    for solver in (SOLVERS[name](), Equilibrium(SOLVERS[name]())):
+        ((attribute, value),) = arguments.items()
+        with pytest.raises(ValueError, match=message):
+            setattr(solver, attribute, value)
+
+
+@pytest.mark.parametrize("strength", [-0.1, float("nan")])
+def test_a_strength_that_is_no_penalty_is_refused(strength):
+    with pytest.raises(ValueError, match=f"strength must be zero or positive, got {strength}"):
+        SparseCoding(OPERATORS["dense"](), signal(), strength)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from laws.members import CHANNELS, OPERATORS, POSITIONS, matrices, random, signal
 
+from laws.members import CHANNELS, OPERATORS, POSITIONS, matrices, random, signal
 from torchvars.sparse import Convolution, Dense, Joint
 from torchvars.sparse.operators import largest_eigenvalue
 

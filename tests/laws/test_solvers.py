@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from laws.members import CHANNELS, OPERATORS, matrices, random, signal
 from sklearn.linear_model import Lasso
 
+from laws.members import CHANNELS, OPERATORS, matrices, random, signal
 from torchvars.sparse import FISTA, ISTA, SOLVERS, Dense, Equilibrium, LearnedISTA, SpaRSA, SparseCoding
 from torchvars.sparse.solvers import STARTS
 

@@ -18,12 +18,8 @@ def check_heads(dim: int, heads: int) -> int:
 
 def check_grid(grid: Grid | None) -> Grid:
     """The grid a layer is built for, or a ValueError if it is none."""
-    if grid is None:
-        raise ValueError(
-            "this attention learns filters of the size of the grid, and got none: pass grid=(height, width)"
-        )
-    if len(grid) != 2 or min(grid) < 1:
-        raise ValueError(f"grid must be (height, width), two positive numbers, got {grid}")
+    if not isinstance(grid, tuple | list) or len(grid) != 2 or min(grid) < 1:
+        raise ValueError(f"this attention is built for a grid: pass grid=(height, width) in tokens, got {grid}")
     return tuple(grid)
 
 

@@ -1,0 +1,226 @@
+"""Dictionaries, features and the layer against the formulas they stand for."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchvars.attention import Dynamic, Performer, PositiveFeatures, Reconstruction, Static, StaticDynamic, create
+from torchvars.sparse import ISTA, Convolution, Dense, NeuralDynamics
+
+DIM, HEADS, GRID = 24, 3, (4, 6)
+
+
+def tokens(count=24):
+    return torch.randn(2, count, DIM, dtype=torch.float64)
+
+
+def heads_of(x):
+    return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_features_are_an_unbiased_estimate_of_the_softmax_kernel(orthogonal):
+    """The mean over many draws is exp(q.k / sqrt(d))."""
+    queries = 0.6 * torch.randn(1, 10, 8, dtype=torch.float64)
+    features = PositiveFeatures(8, 1, 100_000, orthogonal=orthogonal).double()
+    kernel = features(queries) @ features(queries).mT
+    torch.testing.assert_close(kernel, (queries @ queries.mT / math.sqrt(8)).exp(), rtol=0.05, atol=0)
+
+
+def test_orthogonal_directions_have_less_variance():
+    queries = F.normalize(torch.randn(1, 50, 16, dtype=torch.float64), dim=-1)
+    exact = (queries @ queries.mT).exp()
+
+    def error(orthogonal):
+        errors = []
+        for _ in range(30):
+            features = PositiveFeatures(16, 1, 32, orthogonal=orthogonal, normalize=True).double()
+            errors.append(((features(queries) @ features(queries).mT - exact) / exact).square().mean())
+        return torch.stack(errors).mean().sqrt()
+
+    assert error(orthogonal=True) < 0.9 * error(orthogonal=False)
+
+
+def test_orthogonal_directions_are_orthogonal_in_blocks_with_gaussian_lengths():
+    torch.manual_seed(0)
+    directions = PositiveFeatures(8, 500, 20).directions.double()
+    for block in directions.split(8, dim=-1):
+        gram = block.mT @ block
+        torch.testing.assert_close(gram, torch.diag_embed(gram.diagonal(dim1=-2, dim2=-1)), rtol=0, atol=1e-4)
+    squared = directions.square().sum(-2)
+    assert squared.mean().item() == pytest.approx(8, rel=0.03)  # chi-square with 8 degrees of freedom
+    assert squared.var().item() == pytest.approx(16, rel=0.1)
+
+
+def test_features_are_redrawn_on_request_only():
+    features = PositiveFeatures(8, 2, 16)
+    queries = torch.randn(1, 2, 5, 8)
+    before = features(queries)
+    torch.testing.assert_close(features.train()(queries), before, rtol=0, atol=0)
+    features.redraw(torch.Generator().manual_seed(3))
+    redrawn = features(queries)
+    assert not torch.allclose(redrawn, before)
+    features.redraw(torch.Generator().manual_seed(3))
+    torch.testing.assert_close(features(queries), redrawn, rtol=0, atol=0)
+    assert "directions" in features.state_dict()
+    assert not list(features.parameters())
+
+
+def test_no_features_are_refused():
+    with pytest.raises(ValueError, match="the number of features must be at least 1, got 0"):
+        create("vars_d", DIM, heads=HEADS, atoms=0)
+
+
+def test_dynamic_atoms_are_the_formula():
+    """Phi(q) = exp(W q - |q|^2 / 2) / sqrt(M), columns of unit length over the tokens."""
+    dictionary, x = Dynamic(DIM, HEADS).double(), tokens()
+    queries = heads_of(dictionary.query(x)) / 8**0.25
+    phi = torch.exp(queries @ dictionary.features.directions - queries.square().sum(-1, keepdim=True) / 2) / 4
+    operator = dictionary(x, GRID)
+    assert isinstance(operator, Dense)
+    torch.testing.assert_close(operator.atoms, F.normalize(phi, dim=-2), rtol=1e-12, atol=1e-14)
+
+
+def test_static_atoms_are_its_filters_at_every_position():
+    dictionary = Static(DIM, HEADS, GRID, filters=2, size=(3, 3)).double()
+    operator = dictionary(tokens(), GRID)
+    position = 1 * 6 + 2
+    code = torch.zeros(operator.size, 1, dtype=torch.float64)
+    code[24 + position] = 1  # the second filter, in the second row and third column
+    atom = operator.synthesize(code).unflatten(-2, GRID)  # (heads, 4, 6, channels)
+    expected = torch.zeros(HEADS, 8, 4, 6, dtype=torch.float64)
+    expected[:, :, 0:3, 1:4] = dictionary.filters[:, :, 1]
+    torch.testing.assert_close(atom, expected.movedim(1, -1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("grid", [(9, 8), (3, 3), (2, 5)])
+def test_static_filters_carry_over_to_any_grid(grid):
+    """On a larger grid a filter stays what it is; on a smaller one its centre is used."""
+    dictionary = Static(DIM, HEADS, GRID, filters=1).double()
+    operator = dictionary(tokens(grid[0] * grid[1]), grid)
+    centre = (grid[0] // 2, grid[1] // 2)
+    code = torch.zeros(operator.size, 1, dtype=torch.float64)
+    code[centre[0] * grid[1] + centre[1]] = 1
+    atom = operator.synthesize(code).unflatten(-2, grid).movedim(-1, 1)  # (heads, channels, *grid)
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            i, j = row - centre[0] + GRID[0] // 2, column - centre[1] + GRID[1] // 2
+            inside = 0 <= i < GRID[0] and 0 <= j < GRID[1]
+            expected = dictionary.filters[:, :, 0, i, j] if inside else torch.zeros(HEADS, 8, dtype=torch.float64)
+            torch.testing.assert_close(atom[:, :, row, column], expected, rtol=0, atol=1e-12)
+
+
+def test_static_dynamic_is_the_union_static_first():
+    static, dynamic = Static(DIM, HEADS, GRID, filters=2).double(), Dynamic(DIM, HEADS).double()
+    x = tokens()
+    operator = StaticDynamic(static, dynamic)(x, GRID)
+    assert isinstance(operator.first, Convolution)
+    signal = heads_of(tokens())
+    expected = torch.cat([static(x, GRID).analyze(signal), dynamic(x, GRID).analyze(signal)], dim=-2)
+    torch.testing.assert_close(operator.analyze(signal), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": (5, 3)}, "filters of 5 x 3 are larger than the grid of 4 x 6"),
+        ({"filters": 0}, "filters must be at least 1, got 0"),
+        ({"grid": 14}, r"pass grid=\(height, width\) in tokens, got 14"),
+        ({"grid": (0, 3)}, r"pass grid=\(height, width\) in tokens, got \(0, 3\)"),
+    ],
+)
+def test_bad_static_dictionaries_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Static(DIM, HEADS, **{"grid": GRID, **arguments})
+
+
+def test_layer_is_three_steps_of_ista_on_its_values():
+    """The whole layer written out once more, head by head and channel by channel."""
+    layer, x = create("vars_d", DIM, heads=HEADS).double(), tokens()
+    output = torch.zeros_like(x)
+    for batch in range(2):
+        for head in range(HEADS):
+            P = layer.dictionary(x).atoms[batch, head]
+            L = torch.linalg.eigvalsh(P.mT @ P)[-1]
+            for channel in range(8):
+                signal = layer.value(x)[batch, :, head * 8 + channel]
+                u = P.mT @ signal
+                for _ in range(3):
+                    a = u - P.mT @ (P @ u - signal) / L
+                    u = torch.sign(a) * (a.abs() - 0.3 / L).clamp_min(0)
+                output[batch, :, head * 8 + channel] = P @ u
+    # The layer's bound is a little above L.
+    torch.testing.assert_close(layer(x, GRID), layer.proj(output), rtol=0, atol=1e-3)
+
+
+def test_linear_self_attention_with_residual_is_the_special_case_of_vars_d():
+    """One Euler step, no inhibition, no sparsity: phi(q) phi(q)^T v, and with the residual phi(q) phi(q)^T v + v."""
+    solver = NeuralDynamics(steps=1, beta=1.0, gamma=0.0, time_step=1.0)
+    layer, x = Reconstruction(DIM, HEADS, Dynamic(DIM, HEADS), solver, strength=0.0).double(), tokens()
+    phi, value = layer.dictionary(x).atoms, heads_of(layer.value(x))
+    kernel = torch.einsum("bhim,bhjm->bhij", phi, phi)
+    attention = torch.einsum("bhij,bhjc->bhic", kernel, value)
+    torch.testing.assert_close(layer(x), layer.proj(attention.transpose(1, 2).flatten(2)), rtol=0, atol=1e-12)
+    _, (z, _) = itertools.islice(solver.states(layer.pose(x)), 2)
+    torch.testing.assert_close(z, attention + value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_performer_is_the_explicit_ratio(normalize):
+    layer, x = Performer(DIM, HEADS, normalize=normalize).double(), tokens()
+    queries, keys, values = layer.project(x)
+    kernel = layer.features(queries) @ layer.features(keys).mT
+    expected = (kernel / kernel.sum(-1, keepdim=True)) @ values
+    torch.testing.assert_close(layer(x), layer.proj(expected.transpose(1, 2).flatten(2)), rtol=0, atol=1e-12)
+
+
+def test_performer_approaches_softmax_attention():
+    softmax = create("softmax", DIM, heads=HEADS).double()
+    performer = Performer(DIM, HEADS, features=2000).double()
+    performer.load_state_dict(softmax.state_dict(), strict=False)
+    x = tokens()
+    assert (performer(x) - softmax(x)).norm() / softmax(x).norm() < 0.03
+
+
+def test_softmax_is_pytorchs_multihead_attention():
+    layer, x = create("softmax", DIM, heads=HEADS).double(), tokens()
+    reference = torch.nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
+    with torch.no_grad():
+        reference.in_proj_weight.copy_(layer.qkv.weight)
+        reference.in_proj_bias.copy_(layer.qkv.bias)
+        reference.out_proj.weight.copy_(layer.proj.weight)
+        reference.out_proj.bias.copy_(layer.proj.bias)
+    torch.testing.assert_close(layer(x), reference(x, x, x)[0], rtol=0, atol=1e-12)
+
+
+@given(height=st.integers(1, 6), width=st.integers(1, 6))
+def test_global_filter_is_a_circular_convolution(height, width):
+    layer = create("global_filter", 2, heads=1, grid=(height, width)).double()
+    x = torch.randn(1, height * width, 2, dtype=torch.float64)
+    kernel = torch.fft.irfft2(torch.view_as_complex(layer.complex_weight), s=(height, width), dim=(0, 1))
+    image, expected = x[0].unflatten(0, (height, width)), torch.zeros(height, width, 2, dtype=torch.float64)
+    for row in range(height):
+        for column in range(width):
+            expected += kernel[row, column] * image.roll((row, column), dims=(0, 1))
+    torch.testing.assert_close(layer(x, (height, width))[0], expected.flatten(0, 1), rtol=0, atol=1e-12)
+
+
+def test_released_templates_are_resampled_on_another_grid():
+    layer = create("vars_sd_released", DIM, heads=HEADS, grid=(6, 6)).double()
+    rows = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    with torch.no_grad():  # a smooth template, so that resampling it is the same as drawing it larger
+        layer.dictionary.templates.copy_((rows[:, None] + 2 * rows).flatten()[:, None].expand(36, 16))
+    static = layer.dictionary.atoms(tokens(144), (12, 12))[0, 0, :, -1].unflatten(0, (12, 12))
+    fine = torch.linspace(-1 - 1 / 10, 1 + 1 / 10, 12, dtype=torch.float64)
+    drawn = fine[:, None] + 2 * fine
+    torch.testing.assert_close(static, drawn / drawn.norm(), rtol=0, atol=0.01)
+
+
+def test_solver_argument_is_used():
+    solver = ISTA(9, start="zero")
+    assert create("vars_s", DIM, heads=HEADS, grid=GRID, solver=solver).solver is solver

@@ -1,0 +1,307 @@
+"""What is true of every attention in the registry."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import torchvars
+from torchvars.attention import ATTENTIONS, Reconstruction, create
+from torchvars.sparse import FISTA, SOLVERS, Equilibrium
+
+DIM, HEADS, GRID, BATCH = 24, 3, (4, 6), 2
+TOKENS = GRID[0] * GRID[1]
+# Filters, or free atoms, tie these to positions; the others see a set of tokens.
+PLACED = {"global_filter", "vars_s", "vars_sd", "vars_s_released", "vars_sd_released"}
+# These are made of circular convolutions and of what acts on each token alone.
+CONVOLUTIONAL = {"global_filter", "vars_s", "vars_s_released"}
+VARS = [name for name in ATTENTIONS if name.startswith("vars")]
+
+
+def build(name, dtype=torch.float64, **options):
+    return create(name, DIM, heads=HEADS, grid=GRID, **options).to(dtype).eval()
+
+
+def tokens(batch=BATCH, count=TOKENS, dtype=torch.float64):
+    # Large enough that the codes of the released S, with its strength of 3.5, are alive.
+    return 4 * torch.randn(batch, count, DIM, dtype=dtype)
+
+
+@pytest.fixture(params=ATTENTIONS)
+def name(request):
+    return request.param
+
+
+def test_each_picture_of_a_batch_is_on_its_own(name):
+    module, x = build(name), tokens(3)
+    alone = torch.cat([module(x[i : i + 1], GRID) for i in range(3)])
+    torch.testing.assert_close(module(x, GRID), alone, rtol=0, atol=1e-9)
+
+
+def test_permutation_equivariance_where_there_are_no_positions(name):
+    module, x = build(name), tokens()
+    order = torch.randperm(TOKENS)
+    difference = (module(x[:, order], GRID) - module(x, GRID)[:, order]).abs().max()
+    if name in PLACED:
+        assert difference > 1e-3
+    else:
+        assert difference < 1e-9
+
+
+def test_translation_equivariance_of_convolutional_attention(name):
+    module, x = build(name), tokens()
+
+    def shifted(signal):
+        return signal.unflatten(1, GRID).roll((1, 2), dims=(1, 2)).flatten(1, 2)
+
+    difference = (module(shifted(x), GRID) - shifted(module(x, GRID))).abs().max()
+    if name in PLACED - CONVOLUTIONAL - {"vars_sd"}:
+        assert difference > 1e-3
+    else:  # shifting is also a permutation, so those without positions are equivariant too; so is the union of the two
+        assert difference < 1e-9
+
+
+def test_every_parameter_gets_a_gradient(name):
+    module, x = build(name).train(), tokens().requires_grad_()
+    module(x, GRID).square().sum().backward()
+    assert x.grad.abs().sum() > 0
+    for parameter_name, parameter in module.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert torch.isfinite(parameter.grad).all(), parameter_name
+        assert parameter.grad.abs().sum() > 0, parameter_name
+
+
+def test_input_gradient_against_a_finite_difference(name):
+    """Gradients take the step size for a constant: they are exact where it does not matter, which is at the optimum."""
+    module = build(name)
+    if name in ("vars_s", "vars_d", "vars_sd"):
+        module.solver, module.strength = Equilibrium(FISTA(20_000, tolerance=1e-12)), 2.0
+    elif name in ("vars_d_released", "vars_sd_released"):
+        pytest.skip("these never rest; their gradient is held to the authors' in tests/attention/test_released.py")
+    x, direction = tokens(1).requires_grad_(), tokens(1)
+    weights = torch.randn(1, TOKENS, DIM, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((module(x, GRID) * weights).sum(), x)
+    step = 1e-6
+    with torch.no_grad():
+        ahead, behind = ((module(x + sign * step * direction, GRID) * weights).sum() for sign in (1, -1))
+    expected = (ahead - behind) / (2 * step)
+    torch.testing.assert_close((gradient * direction).sum(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_autocast_stays_finite_and_close(name):
+    module, x = build(name, torch.float32), tokens(dtype=torch.float32).requires_grad_()
+    exact = module(x, GRID)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = module(x, GRID)
+    output.float().square().sum().backward()
+    assert torch.isfinite(x.grad).all()
+    error = (output.float() - exact).norm() / exact.norm()
+    assert error < 0.05
+
+
+def test_half_precision_parameters_work(name):
+    module, x = build(name, torch.float32), tokens(dtype=torch.float32)
+    exact = module(x, GRID)
+    output = copy.deepcopy(module).bfloat16()(x.bfloat16(), GRID)
+    assert output.dtype == torch.bfloat16
+    assert (output.float() - exact).norm() / exact.norm() < 0.1
+
+
+def test_large_tokens_do_not_overflow(name):
+    module, x = build(name, torch.float32), 1e3 * tokens(dtype=torch.float32)
+    assert torch.isfinite(module(x, GRID)).all()
+
+
+def test_compiles_to_one_graph(name):
+    torch.compiler.reset()
+    module, x = build(name, torch.float32), tokens(dtype=torch.float32).requires_grad_()
+    compiled = torch.compile(module, fullgraph=True)
+    plain = run_with_gradients(module, x)
+    for one, other in zip(run_with_gradients(compiled, x), plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * other.abs().max().item())
+
+
+@pytest.mark.parametrize("solver", [*SOLVERS, "equilibrium"])
+def test_every_solver_compiles_to_one_graph(solver):
+    torch.compiler.reset()
+    solver = Equilibrium(FISTA(100), iterations=40) if solver == "equilibrium" else SOLVERS[solver](steps=3)
+    module, x = build("vars_d", torch.float32, solver=solver), tokens(dtype=torch.float32).requires_grad_()
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    for one, other in zip(run_with_gradients(compiled, x), run_with_gradients(module, x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * other.abs().max().item())
+
+
+def run_with_gradients(module, x):
+    output = module(x, GRID)
+    # A BatchNorm would make the plain sum a constant.
+    weights = torch.linspace(-1, 1, output.numel()).reshape(output.shape)
+    return output, *torch.autograd.grad((output * weights).sum(), [x, *module.parameters()])
+
+
+@pytest.mark.parametrize("grid", [(8, 12), (2, 3), (5, 5), (1, 7)])
+def test_any_other_grid(name, grid):
+    """Larger, smaller, square and flat: the layer runs, and still tells tokens apart."""
+    module, x = build(name), tokens(1, grid[0] * grid[1])
+    output = module(x, grid)
+    assert output.shape == x.shape
+    assert torch.isfinite(output).all()
+    assert output.std(1).min() > 1e-6
+
+
+def test_grid_is_found_when_not_given(name):
+    module, x = build(name), tokens()
+    torch.testing.assert_close(module(x), module(x, GRID), rtol=0, atol=0)
+    square = tokens(1, 49)
+    torch.testing.assert_close(module(square), module(square, (7, 7)), rtol=0, atol=0)
+
+
+def test_tokens_that_do_not_fit_are_refused(name):
+    module = build(name)
+    with pytest.raises(ValueError, match="a grid of 5 x 5 has 25 positions, but 24 tokens came"):
+        module(tokens(), (5, 5))
+    with pytest.raises(ValueError, match=r"tokens must have shape \(batch, N, 24\), got \(2, 24, 23\)"):
+        module(tokens()[..., :23], GRID)
+    with pytest.raises(ValueError, match=r"tokens must have shape \(batch, N, 24\), got \(24, 24\)"):
+        module(tokens()[0], GRID)
+    if name in PLACED:
+        with pytest.raises(ValueError, match="23 tokens are neither a grid of 4 x 6"):
+            module(tokens(count=23))
+        with pytest.raises(ValueError, match=r"pass grid=\(height, width\) in tokens, got None"):
+            create(name, DIM, heads=HEADS)
+
+
+def test_heads_that_do_not_divide_are_refused(name):
+    with pytest.raises(ValueError, match="dim must be a multiple of heads, got dim=24 and heads=5"):
+        create(name, DIM, heads=5, grid=GRID)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"no attention named 'vars_sdd': there are softmax, .*did you mean 'vars_sd'"):
+        create("vars_sdd", DIM, heads=HEADS)
+
+
+def test_copies_and_saved_states_are_the_same_layer(name):
+    module, x = build(name), tokens()
+    expected = module(x, GRID)
+    other = build(name)
+    assert not torch.allclose(other(x, GRID), expected)
+    other.load_state_dict(module.state_dict())
+    for same in (other, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        torch.testing.assert_close(same(x, GRID), expected, rtol=0, atol=0)
+
+
+def test_evaluation_leaves_the_layer_as_it_was(name):
+    module = build(name)
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    module(tokens(), GRID)
+    for key, value in module.state_dict().items():
+        torch.testing.assert_close(value, before[key], rtol=0, atol=0)
+
+
+OPTIONS = {
+    "softmax": [{"bias": False}],
+    "performer": [{"features": 3}, {"orthogonal": False}, {"normalize": True}, {"bias": False}],
+    "global_filter": [],
+    "vars_s": [{"filters": 2}, {"size": (3, 3)}, {"strength": 1.0}, {"solver": FISTA(4)}, {"bias": False}],
+    "vars_d": [
+        {"atoms": 1},
+        {"orthogonal": False},
+        {"normalize": True},
+        {"strength": 1.0},
+        {"solver": FISTA(4)},
+        {"bias": False},
+    ],
+    "vars_sd": [
+        {"filters": 2},
+        {"size": (3, 3)},
+        {"atoms": 1},
+        {"orthogonal": False},
+        {"normalize": True},
+        {"strength": 1.0},
+        {"solver": FISTA(4)},
+        {"bias": False},
+    ],
+    "vars_s_released": [{"filters": 2}, {"strength": 1.0}, {"solver": FISTA(4)}, {"bias": False}],
+    "vars_d_released": [{"atoms": 1}, {"normalize": False}, {"strength": 1.0}, {"solver": FISTA(4)}, {"bias": False}],
+    "vars_sd_released": [{"atoms": 1}, {"normalize": False}, {"strength": 1.0}, {"solver": FISTA(4)}, {"bias": False}],
+}
+
+
+@pytest.mark.parametrize(("name", "option"), [(name, option) for name in ATTENTIONS for option in OPTIONS[name]])
+def test_every_option_changes_the_output(name, option):
+    x = tokens()
+
+    def output(**options):
+        torch.manual_seed(1)
+        return build(name, **options)(x, GRID)
+
+    assert (output() - output(**option)).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", VARS)
+def test_steps_strength_and_solver_change_on_an_existing_layer(name):
+    module, x = build(name), tokens()
+    outputs = [module(x, GRID)]
+    module.solver.steps += 2
+    outputs.append(module(x, GRID))
+    module.strength = 2.0
+    outputs.append(module(x, GRID))
+    module.solver = FISTA(7, start="zero")
+    outputs.append(module(x, GRID))
+    for i, one in enumerate(outputs):
+        for other in outputs[i + 1 :]:
+            assert (one - other).abs().max() > 1e-4
+    with pytest.raises(ValueError, match="strength must be zero or positive, got -1"):
+        module.strength = -1
+    with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
+        module.solver.steps = 0
+
+
+@pytest.mark.parametrize("name", VARS)
+def test_inspection_shows_the_layer_as_it_ran(name):
+    model = nn.ModuleDict({"first": build(name), "second": build(name)})
+    x = tokens()
+    expected = model["first"](x, GRID)
+    with torchvars.inspect(model) as layers:
+        with pytest.raises(KeyError, match="'first' has not run yet"):
+            layers["first"]
+        output = model["first"](x, GRID)
+    torch.testing.assert_close(output, expected, rtol=0, atol=0)
+    assert list(layers) == ["first"]
+    seen = layers["first"]
+    torch.testing.assert_close(seen.operator.synthesize(seen.code), seen.reconstruction, rtol=0, atol=0)
+    value = model["first"].value(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    torch.testing.assert_close(seen.signal, value, rtol=0, atol=0)
+    penalty = model["first"].strength * seen.code.abs().sum(-2)
+    error = (seen.reconstruction - value).square().sum(-2) / 2
+    torch.testing.assert_close(seen.objective, error + penalty)
+    assert seen.sparsity.item() == pytest.approx((seen.code == 0).double().mean().item())
+    assert seen.violation.shape == seen.objective.shape
+    with pytest.raises(KeyError, match="no reconstruction layer named 'third'; there are: first, second"):
+        layers["third"]
+    # Outside the block nothing is kept.
+    model["second"](x, GRID)
+    assert list(layers) == ["first"]
+    assert all(module.observer is None for module in model.modules() if isinstance(module, Reconstruction))
+
+
+def test_inspection_is_undone_after_an_error():
+    module = build("vars_d")
+
+    def fail():
+        with torchvars.inspect(module):
+            raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        fail()
+    assert module.observer is None
+
+
+def test_inspecting_a_model_without_reconstruction_says_so():
+    with (
+        torchvars.inspect(build("softmax")) as layers,
+        pytest.raises(KeyError, match="this model reconstructs nowhere"),
+    ):
+        layers["blocks.0.attn"]

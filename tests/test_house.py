@@ -1,0 +1,66 @@
+"""The package as a whole: what it imports, and what its command prints."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchvars
+from torchvars.attention import ATTENTIONS
+from torchvars.cli.main import main
+from torchvars.sparse import SOLVERS
+
+SOURCE = Path(torchvars.__file__).parent
+# Each room imports only from rooms before it.
+ROOMS = ["sparse", "attention", "models", "data", "training", "evaluation", "maps", "figures", "cli"]
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_rooms_import_only_from_rooms_above(path):
+    parts = path.relative_to(SOURCE).parts
+    if len(parts) == 1:
+        return
+    allowed = ROOMS[: ROOMS.index(parts[0]) + 1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == len(parts):
+            rooms = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
+            for room in rooms:
+                assert room not in ROOMS or room in allowed, f"{path.name} imports {room}"
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["import torchvars", "import sys; sys.argv = ['torchvars', '--help']; from torchvars.cli.main import main; main()"],
+    ids=["import", "help"],
+)
+def test_pytorch_is_loaded_only_when_used(program):
+    code = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); {program}"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines()[-1] == "False"
+
+
+def test_public_names_load_when_used():
+    assert set(torchvars.__all__) <= set(dir(torchvars))
+    for name in torchvars.__all__:
+        assert getattr(torchvars, name) is not None
+    with pytest.raises(AttributeError, match="module 'torchvars' has no attribute 'nothing'"):
+        _ = torchvars.nothing
+
+
+def test_list_names_every_member(capsys):
+    main(["list"])
+    printed = capsys.readouterr().out.split()
+    assert set(ATTENTIONS) | set(SOLVERS) <= set(printed)
+    main(["list", "solvers"])
+    printed = capsys.readouterr().out.split()
+    assert set(SOLVERS) <= set(printed)
+    assert "vars_d" not in printed
+
+
+def test_installed_command_tells_its_version():
+    output = subprocess.run(
+        [sys.executable, "-m", "torchvars", "--version"], capture_output=True, text=True, check=True
+    )
+    assert output.stdout.strip() == f"torchvars {torchvars.__version__}"

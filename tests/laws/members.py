@@ -22,12 +22,20 @@ def wide() -> Dense:
     return Dense(random(2, POSITIONS, 50) / POSITIONS**0.5)
 
 
+def positive() -> Dense:
+    return Dense(torch.nn.functional.normalize(random(2, POSITIONS, 12).exp(), dim=-2), nonnegative=True)
+
+
+def wide_positive() -> Dense:
+    return Dense(torch.nn.functional.normalize(random(2, POSITIONS, 50).exp(), dim=-2), nonnegative=True)
+
+
 def convolution() -> Convolution:
     return Convolution(random(CHANNELS, 2, 3, 2) / 6**0.5, GRID)
 
 
 def static_dynamic() -> Joint:
-    return Joint(convolution(), dense())
+    return Joint(convolution(), positive())
 
 
 def dynamic_dynamic() -> Joint:
@@ -39,7 +47,8 @@ def static_static() -> Joint:
 
 
 OPERATORS = {
-    maker.__name__: maker for maker in (dense, wide, convolution, static_dynamic, dynamic_dynamic, static_static)
+    maker.__name__: maker
+    for maker in (dense, wide, positive, wide_positive, convolution, static_dynamic, dynamic_dynamic, static_static)
 }
 
 

@@ -66,7 +66,7 @@ def test_implicit_gradient_against_finite_differences(dictionary):
 class FixedStep(Dense):
     """A dictionary whose bound does not depend on its atoms, as the gradient assumes."""
 
-    def lipschitz(self):
+    def find_bound(self):
         return torch.full((1, 1), 4.0, dtype=torch.float64)
 
 

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laws.members import CHANNELS, OPERATORS, POSITIONS, matrices, random, signal
+from torchvars.attention import PositiveFeatures
 from torchvars.sparse import Convolution, Dense, Joint
-from torchvars.sparse.operators import largest_eigenvalue
+from torchvars.sparse.operators import largest_eigenvalue, perron_eigenvalue
 
 # How far above the largest eigenvalue a bound may lie: what each operator claims.
-CLAIMED = {"dense": 1.05, "wide": 1.05, "convolution": 1 + 1e-9}
+CLAIMED = {"dense": 1.05, "wide": 1.05, "positive": 1.05, "wide_positive": 1.05, "convolution": 1 + 1e-9}
 
 
 @pytest.fixture(params=OPERATORS)
@@ -55,7 +56,7 @@ def test_bound_is_never_below_the_largest_eigenvalue_and_tight_where_claimed(nam
 def test_joint_bound_is_tight_when_a_dense_part_dominates():
     # As with positive features: all atoms share a direction, and the filters are weaker than it.
     grid = (14, 14)
-    shared = Dense(torch.nn.functional.normalize(random(2, 196, 64).exp(), dim=-2))
+    shared = Dense(torch.nn.functional.normalize(random(2, 196, 64).exp(), dim=-2), nonnegative=True)
     joint = Joint(Convolution(random(CHANNELS, 3, *grid, seed=1) / 14, grid), shared)
     matrix = matrices(joint)
     largest = torch.linalg.eigvalsh(matrix @ matrix.mT)[..., -1]
@@ -83,10 +84,36 @@ def test_largest_eigenvalue_of_any_positive_matrix(size, rank, spread, seed):
     assert direction.shape == (size, 1)
 
 
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("count", [16, 64, 128])
+def test_perron_eigenvalue_of_positive_features(sharpness, count):
+    """From features that are nearly constant over the tokens to features that pick out single ones."""
+    queries = sharpness * random(4, 2, 196, 32)
+    logarithm = PositiveFeatures(32, 2, count).double().log(queries)
+    atoms = (logarithm - (2 * logarithm).logsumexp(-2, keepdim=True) / 2).exp()
+    gram = atoms.mT @ atoms
+    ratio = perron_eigenvalue(gram)[0] / torch.linalg.eigvalsh(gram)[..., -1]
+    assert (ratio >= 1).all()
+    assert (ratio <= 1.05).all()
+
+
+@given(size=st.integers(1, 12), zeros=st.floats(0, 1), seed=st.integers(0, 10**6))
+def test_perron_eigenvalue_of_any_nonnegative_matrix(size, zeros, seed):
+    """Never below, whatever falls apart into blocks; never above the largest row sum."""
+    generator = torch.Generator().manual_seed(seed)
+    entries = torch.rand(2, size, size, dtype=torch.float64, generator=generator)
+    factor = entries[0] * (entries[1] > zeros)
+    matrix = factor.mT @ factor
+    bound, _ = perron_eigenvalue(matrix)
+    assert bound >= torch.linalg.eigvalsh(matrix)[-1]
+    assert bound <= max(matrix.sum(-1).max().item() * (1 + 1e-9), 1e-100)
+
+
 def test_bound_of_zero_atoms_is_nearly_zero_and_can_be_inverted():
-    bound = Dense(torch.zeros(5, 3)).lipschitz()
-    assert 0 < bound.item() < 1e-15
-    assert torch.isfinite(1 / bound)
+    for nonnegative in (False, True):
+        bound = Dense(torch.zeros(5, 3), nonnegative=nonnegative).lipschitz()
+        assert 0 < bound.item() < 1e-15
+        assert torch.isfinite(1 / bound)
 
 
 @given(
@@ -133,7 +160,7 @@ def cast(operator, dtype):
     if isinstance(operator, Joint):
         return Joint(cast(operator.first, dtype), cast(operator.second, dtype))
     if isinstance(operator, Dense):
-        return Dense(operator.atoms.to(dtype))
+        return Dense(operator.atoms.to(dtype), nonnegative=operator.nonnegative)
     copy = Convolution.__new__(Convolution)
     copy.grid, copy.size = operator.grid, operator.size
     copy.spectrum = operator.spectrum.to(torch.complex64 if dtype == torch.float32 else torch.complex128)

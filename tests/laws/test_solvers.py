@@ -166,7 +166,7 @@ def test_learned_ista_starts_as_ista_and_serves_more_steps_than_it_learned():
     learned.steps = 9
     torch.testing.assert_close(learned.solve(problem), ISTA(9).solve(problem), rtol=0, atol=1e-14)
     with torch.no_grad():
-        learned.log_step[2] = 0.3
+        learned.step[2] = 0.3
     assert not torch.allclose(learned.solve(problem), ISTA(9).solve(problem))
 
 
@@ -182,6 +182,14 @@ def test_learned_ista_learns_to_be_nearer_in_three_steps():
         optimizer.step()
     best = problem.objective(ISTA(5000, tolerance=1e-9).solve(problem)).sum().item()
     assert loss.item() - best < 0.5 * (before - best)
+
+
+def test_no_learned_step_can_diverge(problem):
+    solver = LearnedISTA(steps=400).double()
+    with torch.no_grad():
+        solver.step.fill_(20)  # as long as they get
+    start, *_, end = (problem.objective(code) for code in solver.trajectory(problem))
+    assert (end <= start).all()
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class Dynamic(nn.Module):
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> Dense:
         atoms = self.atoms(tokens, grid)
         with outside_autocast(tokens):
-            return Dense(atoms)
+            return Dense(atoms, nonnegative=True)
 
 
 class StaticDynamic(nn.Module):

@@ -22,15 +22,14 @@ class ReleasedDense(Dense):
     def __init__(self, atoms: Tensor, inhibition: Tensor, step: Tensor):
         super().__init__(atoms)
         gram = atoms.mT @ atoms if self.gram_matrix is None else self.gram_matrix
-        row_sums = gram.detach().abs().sum(-1)
-        self.bound = (row_sums.amax(-1)[..., None, None] + 1) / step
-        self.inhibition = inhibition
+        self.row_sum = gram.detach().abs().sum(-1).amax(-1)[..., None, None]
+        self.inhibition, self.step = inhibition, step
 
     def gram(self, code: Tensor) -> Tensor:
         return self.inhibition @ super().gram(self.inhibition @ code)
 
-    def lipschitz(self) -> Tensor:
-        return self.bound
+    def find_bound(self) -> Tensor:
+        return (self.row_sum + 1) / self.step
 
 
 class ReleasedDynamic(Dynamic):
@@ -98,7 +97,7 @@ class ReleasedConvolution(Convolution):
         self.grid, self.spectrum, self.bound = grid, spectrum, bound
         self.size = spectrum.shape[-4] * grid[0] * grid[1]
 
-    def lipschitz(self) -> Tensor:
+    def find_bound(self) -> Tensor:
         return self.bound
 
 

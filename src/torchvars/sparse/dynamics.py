@@ -51,8 +51,9 @@ class NeuralDynamics(Solver):
         operator, x = problem.operator, problem.signal
         time_step = self.time_step
         if time_step is None:
-            # On the active code the equations are linear: no rate of theirs is above this one.
-            time_step = 1 / (self.alpha + self.beta + (self.gamma + 1) * operator.lipschitz())
+            # Where the set of active neurons stays the same the equations are linear, and no rate is above this one.
+            active = self.alpha + max(self.beta - self.gamma, 0) + self.gamma * operator.lipschitz()
+            time_step = 1 / active.clamp_min(self.beta)
         z, u = x, self.begin(problem)
         while True:
             yield z, u

@@ -114,25 +114,26 @@ class FISTA(Solver):
 class LearnedISTA(Solver):
     """ISTA whose step sizes and thresholds are learned, one pair for each step; it starts as ISTA.
 
-    What an unfolded network that converges to the lasso may learn is little more than this (Ablin et al. 2019). When
-    `steps` is raised after construction, the last pair serves the steps added.
+    What an unfolded network that converges to the lasso may learn is little more than this (Ablin et al. 2019). A step
+    stays below 2 / L, so that no learned value can make the steps diverge. When `steps` is raised after construction,
+    the last pair serves the steps added.
     """
 
     def __init__(self, steps: int = 3, start: str = "analysis", tolerance: float | None = None):
         super().__init__(steps, start, tolerance)
-        self.log_step = nn.Parameter(torch.zeros(self.steps))
-        self.log_threshold = nn.Parameter(torch.zeros(self.steps))
+        self.step = nn.Parameter(torch.zeros(self.steps))
+        self.threshold = nn.Parameter(torch.zeros(self.steps))
 
     def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        unit = 1 / problem.operator.lipschitz()
+        longest = 2 / problem.operator.lipschitz()
         code = self.begin(problem)
         index = 0
         while True:
             yield code
-            step = self.log_step[index].exp() * unit
+            step = self.step[index].sigmoid() * longest
             moved = code - step * problem.gradient(code)
-            code = problem.shrink(moved, self.log_threshold[index].exp() * step)
-            index = min(index + 1, len(self.log_step) - 1)
+            code = problem.shrink(moved, self.threshold[index].exp() * step)
+            index = min(index + 1, len(self.step) - 1)
 
 
 class SpaRSA(Solver):

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from sklearn.linear_model import Lasso
 from torch import nn
 
 import torchvars
@@ -123,12 +124,13 @@ def test_compiles_to_one_graph(name):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * other.abs().max().item())
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("solver", [*SOLVERS, "equilibrium"])
-def test_every_solver_compiles_to_one_graph(solver):
+def test_every_solver_compiles_to_one_graph(solver, backend):
     torch.compiler.reset()
     solver = Equilibrium(FISTA(100), iterations=40) if solver == "equilibrium" else SOLVERS[solver](steps=3)
     module, x = build("vars_d", torch.float32, solver=solver), tokens(dtype=torch.float32).requires_grad_()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
     for one, other in zip(run_with_gradients(compiled, x), run_with_gradients(module, x), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * other.abs().max().item())
 
@@ -305,3 +307,26 @@ def test_inspecting_a_model_without_reconstruction_says_so():
         pytest.raises(KeyError, match="this model reconstructs nowhere"),
     ):
         layers["blocks.0.attn"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd"])
+def test_a_layer_of_the_papers_size_solves_its_lasso(name):
+    """192 channels, 6 heads, 14 x 14 tokens; some of its signals against scikit-learn."""
+    grid = (14, 14)
+    layer = create(name, 192, heads=6, grid=grid, strength=1.0).double()
+    problem = layer.pose(torch.randn(1, 196, 192, dtype=torch.float64), grid)
+    code = FISTA(5000, "zero", tolerance=1e-6).solve(problem)
+    assert problem.violation(code).max() < 1e-5
+    basis = torch.eye(problem.operator.size, dtype=torch.float64)
+    for head, channel in ((0, 0), (3, 17), (5, 31)):
+        unit = torch.zeros(1, 6, problem.operator.size, 32, dtype=torch.float64)
+        atoms = []
+        for atom in basis:
+            unit[0, head, :, channel] = atom
+            atoms.append(problem.operator.synthesize(unit)[0, head, :, channel].detach())
+        model = Lasso(alpha=1.0 / 196, fit_intercept=False, tol=1e-12, max_iter=10**5)
+        model.fit(torch.stack(atoms, dim=1).numpy(), problem.signal[0, head, :, channel].detach().numpy())
+        expected = torch.from_numpy(model.predict(torch.stack(atoms, dim=1).numpy()))
+        reconstruction = problem.operator.synthesize(code)[0, head, :, channel]
+        torch.testing.assert_close(reconstruction.detach(), expected, rtol=0, atol=1e-4)

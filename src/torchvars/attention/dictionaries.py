@@ -68,12 +68,10 @@ class Dynamic(nn.Module):
         self.features = PositiveFeatures(width, heads, round(atoms * width), orthogonal=orthogonal, normalize=normalize)
 
     def atoms(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
-        """Features as columns of unit length over the tokens: (batch, heads, N, M)."""
+        """One atom a column, of unit length over the tokens: (batch, heads, N, M)."""
         queries = precise(split_heads(self.query(tokens), self.heads))
         with outside_autocast(tokens):
-            logarithm = self.features.log(queries)
-            # exp(l) / |exp(l)|, by logarithms so that it neither overflows nor divides by zero
-            return (logarithm - (2 * logarithm).logsumexp(-2, keepdim=True) / 2).exp()
+            return self.features.atoms(queries)
 
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> Dense:
         atoms = self.atoms(tokens, grid)

@@ -50,6 +50,12 @@ class PositiveFeatures(nn.Module):
         """Phi(q): queries (..., heads, N, dim) -> (..., heads, N, M)."""
         return self.log(queries).exp() / math.sqrt(self.directions.shape[-1])
 
+    def atoms(self, queries: Tensor) -> Tensor:
+        """Phi(q) with columns of unit length over the tokens: queries (..., heads, N, dim) -> (..., heads, N, M)."""
+        logarithm = self.log(queries)
+        # exp(l) / |exp(l)|, by logarithms so that it neither overflows nor divides by zero
+        return (logarithm - (2 * logarithm).logsumexp(-2, keepdim=True) / 2).exp()
+
     def extra_repr(self) -> str:
         heads, dim, count = self.directions.shape
         return f"{dim}, heads={heads}, count={count}, orthogonal={self.orthogonal}, normalize={self.normalize}"

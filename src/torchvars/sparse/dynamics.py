@@ -12,8 +12,9 @@ from .solvers import Solver
 
 
 class NeuralDynamics(Solver):
-    """The paper's coupled equations for the signal z and the code u, with g(a) = S(a, threshold):
+    """The paper's coupled equations for the signal z and the code u, by Euler steps.
 
+        g(a) = S(a, threshold)
         dz/dt = -alpha z + P g(u) + x
         du/dt = -beta u - gamma (P^T P - I) g(u) + P^T z
 
@@ -79,8 +80,9 @@ class NeuralDynamics(Solver):
 
 
 class LCA(Solver):
-    """Rozell's locally competitive algorithm (2008), with a = S(u, strength):
+    """Rozell's locally competitive algorithm (2008), by Euler steps.
 
+        a = S(u, strength)
         du/dt = P^T x - u - (P^T P - I) a
 
     It rests where a solves the problem.

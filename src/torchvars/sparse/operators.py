@@ -74,7 +74,11 @@ class Dense(Operator):
 
     def find_bound(self) -> Tensor:
         """At most 5 % above the largest eigenvalue, for any atoms; nonnegative ones: see `perron_eigenvalue`."""
-        return self._top()[0][..., None, None]
+        atoms = self.atoms.detach()
+        # P P^T and P^T P have the same largest eigenvalue: take the smaller matrix.
+        small = atoms @ atoms.mT if atoms.shape[-2] < self.size else self.gram_matrix.detach()
+        bound, self._direction = perron_eigenvalue(small) if self.nonnegative else largest_eigenvalue(small)
+        return bound[..., None, None]
 
     def principal(self) -> tuple[Tensor, Tensor]:
         """The direction that the atoms share most, and what is left without it.
@@ -83,8 +87,8 @@ class Dense(Operator):
             A unit signal v, (..., N, 1), near the top eigenvector of P P^T, and an upper bound, (..., 1, 1), on P P^T
             between signals orthogonal to v.
         """
-        atoms = self.atoms.detach()
-        _, direction = self._top()
+        self.lipschitz()  # finds the direction, too
+        atoms, direction = self.atoms.detach(), self._direction
         if direction.shape[-2] == self.size:
             direction = atoms @ direction
         direction = F.normalize(direction, dim=-2)
@@ -92,12 +96,6 @@ class Dense(Operator):
         rest = atoms - direction @ (direction.mT @ atoms)
         bound, _ = largest_eigenvalue(rest.mT @ rest, slack=0.25)
         return direction, bound[..., None, None]
-
-    def _top(self) -> tuple[Tensor, Tensor]:
-        """Bound and direction from P P^T or P^T P, whichever is smaller: their largest eigenvalues are the same."""
-        atoms = self.atoms.detach()
-        small = atoms @ atoms.mT if atoms.shape[-2] < self.size else self.gram_matrix.detach()
-        return perron_eigenvalue(small) if self.nonnegative else largest_eigenvalue(small)
 
 
 class Convolution(Operator):
@@ -179,7 +177,8 @@ class Joint(Operator):
                 a = (v * image).sum(-2, keepdim=True)
                 b = torch.linalg.vector_norm(image - a * v, dim=-2, keepdim=True)
                 d = rest + other_bound
-                bound = torch.minimum(bound, (a + d) / 2 + torch.hypot((a - d) / 2, b))
+                split = (a + d) / 2 + torch.hypot((a - d) / 2, b)
+                bound = torch.minimum(bound, rounded_up(split, self.size))
         return bound
 
 

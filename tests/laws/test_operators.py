@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from laws.members import CHANNELS, OPERATORS, POSITIONS, matrices, random, signal
 from torchvars.attention import PositiveFeatures
 from torchvars.sparse import Convolution, Dense, Joint
+from torchvars.sparse.fourier import Spectrum, inverse, transform
 from torchvars.sparse.operators import largest_eigenvalue, perron_eigenvalue
 
 # How far above the largest eigenvalue a bound may lie: what each operator claims.
@@ -139,6 +140,18 @@ def test_convolution_places_every_filter_at_every_position(height, width, filter
     torch.testing.assert_close(operator.lipschitz().squeeze(-2), largest, rtol=1e-9, atol=1e-12)
 
 
+@given(height=st.integers(1, 9), width=st.integers(1, 9), seed=st.integers(0, 100))
+def test_transform_and_inverse_equal_the_fast_fourier_transform(height, width, seed):
+    image = random(2, height, width, 3, seed=seed)
+    expected = torch.fft.rfft2(image, dim=(1, 2))
+    torch.testing.assert_close(torch.complex(*transform(image)), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(inverse(transform(image), (height, width)), image, rtol=0, atol=1e-12)
+    # Also of a half spectrum that belongs to no real image: its impossible parts are projected away, as by irfft2.
+    half = torch.complex(random(2, height, width // 2 + 1, 3, seed=seed), random(2, height, width // 2 + 1, 3))
+    expected = torch.fft.irfft2(half, s=(height, width), dim=(1, 2))
+    torch.testing.assert_close(inverse(Spectrum(half.real, half.imag), (height, width)), expected, rtol=0, atol=1e-12)
+
+
 def test_dense_prefers_the_cheaper_gram():
     assert Dense(torch.zeros(10, 20)).gram_matrix is not None
     assert Dense(torch.zeros(10, 21)).gram_matrix is None
@@ -162,5 +175,5 @@ def cast(operator, dtype):
         return Dense(operator.atoms.to(dtype), nonnegative=operator.nonnegative)
     copy = Convolution.__new__(Convolution)
     copy.grid, copy.size = operator.grid, operator.size
-    copy.spectrum = operator.spectrum.to(torch.complex64 if dtype == torch.float32 else torch.complex128)
+    copy.spectrum = Spectrum(*(part.to(dtype) for part in operator.spectrum))
     return copy

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..sparse.fourier import Spectrum, inverse, transform
 from ..sparse.operators import filter_spectrum
 from .features import PositiveFeatures
 from .tokens import (
@@ -89,9 +90,9 @@ class GlobalFilter(nn.Module):
         self.dim, self.grid = dim, check_grid(grid)
         self.complex_weight = nn.Parameter(torch.randn(self.grid[0], self.grid[1] // 2 + 1, dim, 2) * 0.02)
 
-    def spectrum(self, grid: Grid) -> Tensor:
-        """The filter's spectrum on a grid: complex (H, W / 2 + 1, dim)."""
-        return refit(torch.view_as_complex(precise(self.complex_weight)), self.grid, grid)
+    def spectrum(self, grid: Grid) -> Spectrum:
+        """The filter's spectrum on a grid: (H, W / 2 + 1, dim)."""
+        return refit(Spectrum(*precise(self.complex_weight).unbind(-1)), self.grid, grid)
 
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
         check_tokens(tokens, self.dim, grid)
@@ -103,16 +104,15 @@ class GlobalFilter(nn.Module):
         return f"{self.dim}, grid={self.grid}"
 
 
-def filtered(tokens: Tensor, spectrum: Tensor, grid: Grid) -> Tensor:
+def filtered(tokens: Tensor, spectrum: Spectrum, grid: Grid) -> Tensor:
     """Tokens (..., H W, dim) convolved circularly with filters of spectrum (H, W / 2 + 1, dim)."""
-    frequencies = torch.fft.rfft2(tokens.unflatten(-2, grid), dim=(-3, -2))
-    return torch.fft.irfft2(frequencies * spectrum, s=grid, dim=(-3, -2)).flatten(-3, -2)
+    return inverse(transform(tokens.unflatten(-2, grid)).times(spectrum), grid).flatten(-3, -2)
 
 
-def refit(spectrum: Tensor, old: Grid, new: Grid) -> Tensor:
+def refit(spectrum: Spectrum, old: Grid, new: Grid) -> Spectrum:
     """Half spectra (..., H, W / 2 + 1, C) of filters on one grid, as those of the same filters on another."""
     if old == new:
         return spectrum
-    filters = torch.fft.irfft2(spectrum, s=old, dim=(-3, -2)).movedim(-1, -3)
+    filters = inverse(spectrum, old).movedim(-1, -3)
     centred = filters.roll((old[0] // 2, old[1] // 2), dims=(-2, -1))
-    return filter_spectrum(fit(centred, new), new).movedim(-3, -1)
+    return filter_spectrum(fit(centred, new).movedim(-3, -1), new)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..sparse import ISTA, Convolution, Dense, Solver, gelu
+from ..sparse.fourier import Spectrum
 from .baselines import filtered, refit
 from .dictionaries import Dynamic
 from .reconstruction import Reconstruction
@@ -93,9 +94,9 @@ class ReleasedConvolution(Convolution):
     Then P^T P u is not quite analysis after synthesis: the self-conjugate frequencies differ.
     """
 
-    def __init__(self, spectrum: Tensor, grid: Grid, bound: Tensor):
+    def __init__(self, spectrum: Spectrum, grid: Grid, bound: Tensor):
         self.grid, self.spectrum, self.bound = grid, spectrum, bound
-        self.size = spectrum.shape[-4] * grid[0] * grid[1]
+        self.size = spectrum.real.shape[-4] * grid[0] * grid[1]
 
     def find_bound(self) -> Tensor:
         return self.bound
@@ -132,8 +133,8 @@ class ReleasedStatic(nn.Module):
             self.update_bound(self.rate)
         with outside_autocast(tokens):
             # The kernel analyses, so the atoms have its conjugate as their spectrum.
-            spectrum = torch.view_as_complex(precise(self.kernel)).conj()
-            spectrum = spectrum.unflatten(0, (self.heads, -1)).movedim(1, -1)
+            kernel = precise(self.kernel).unflatten(0, (self.heads, -1)).movedim(1, -2)
+            spectrum = Spectrum(*kernel.unbind(-1)).conj()
             bound = precise(self.bound).unflatten(0, (self.heads, 1, -1))
             return ReleasedConvolution(refit(spectrum, self.grid, grid), grid, bound)
 
@@ -163,7 +164,7 @@ class ReleasedStaticReconstruction(Reconstruction):
         grid = resolve_grid(tokens, grid, self.grid)
         reconstruction = super().reconstruct(tokens, grid)
         with outside_autocast(tokens):
-            spectrum = torch.view_as_complex(precise(self.kernel2)).movedim(0, -1)
+            spectrum = Spectrum(*precise(self.kernel2).movedim(0, -2).unbind(-1))
             return filtered(precise(reconstruction), refit(spectrum, self.grid, grid), grid).to(tokens.dtype)
 
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:

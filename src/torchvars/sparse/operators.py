@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .fourier import Spectrum, inverse, transform
+
 
 class Operator(ABC):
     """A dictionary P whose columns are atoms."""
@@ -112,39 +114,30 @@ class Convolution(Operator):
     def __init__(self, filters: Tensor, grid: tuple[int, int]):
         self.grid = tuple(grid)
         self.size = filters.shape[-3] * grid[0] * grid[1]
-        self.spectrum = filter_spectrum(filters, grid).movedim(-4, -1)  # (..., F, H, W / 2 + 1, C)
-
-    def to_frequencies(self, image: Tensor) -> Tensor:
-        """(..., H W, C) -> (..., H, W / 2 + 1, C)."""
-        return torch.fft.rfft2(image.unflatten(-2, self.grid), dim=(-3, -2))
-
-    def to_positions(self, frequencies: Tensor) -> Tensor:
-        """(..., H, W / 2 + 1, C) -> (..., H W, C)."""
-        return torch.fft.irfft2(frequencies, s=self.grid, dim=(-3, -2)).flatten(-3, -2)
+        self.spectrum = filter_spectrum(filters.movedim(-4, -1), grid)  # (..., F, H, W / 2 + 1, C)
 
     def analyze(self, signal: Tensor) -> Tensor:
-        return self._to_code(self.to_frequencies(signal).unsqueeze(-4))
+        return self._to_code(transform(signal.unflatten(-2, self.grid)))
 
     def synthesize(self, code: Tensor) -> Tensor:
-        return self.to_positions(self._explained(code))
+        return inverse(self._explained(code), self.grid).flatten(-3, -2)
 
     def gram(self, code: Tensor) -> Tensor:
-        return self._to_code(self._explained(code).unsqueeze(-4))
+        return self._to_code(self._explained(code))
 
     def find_bound(self) -> Tensor:
         """Exact: the largest of sum_f |k_f|^2 over all frequencies, for each channel."""
-        power = self.spectrum.detach().abs().square().sum(-4).amax((-3, -2))
+        power = self.spectrum.detach().power().sum(-4).amax((-3, -2))
         return rounded_up(power, self.grid[0] * self.grid[1]).unsqueeze(-2)
 
-    def _explained(self, code: Tensor) -> Tensor:
+    def _explained(self, code: Tensor) -> Spectrum:
         """The spectrum of P u."""
-        filters = self.spectrum.shape[-4]
-        maps = code.unflatten(-2, (filters, -1))
-        return (self.spectrum * self.to_frequencies(maps)).sum(-4)
+        maps = code.unflatten(-2, (-1, *self.grid))
+        return self.spectrum.times(transform(maps)).sum(-4)
 
-    def _to_code(self, frequencies: Tensor) -> Tensor:
-        """The code P^T x of a signal with spectrum (..., 1, H, W / 2 + 1, C)."""
-        return self.to_positions(self.spectrum.conj() * frequencies).flatten(-3, -2)
+    def _to_code(self, spectrum: Spectrum) -> Tensor:
+        """The code P^T x of a signal with this spectrum."""
+        return inverse(self.spectrum.conj().times(spectrum.unsqueeze(-4)), self.grid).flatten(-4, -2)
 
 
 class Joint(Operator):
@@ -182,16 +175,16 @@ class Joint(Operator):
         return bound
 
 
-def filter_spectrum(filters: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Filters (..., h, w) with their centre at the origin of a grid, transformed: (..., H, W / 2 + 1), complex."""
-    height, width = filters.shape[-2:]
+def filter_spectrum(filters: Tensor, grid: tuple[int, int]) -> Spectrum:
+    """The spectrum on a grid of filters (..., h, w, C) with their centre at its origin: (..., H, W / 2 + 1, C)."""
+    height, width = filters.shape[-3:-1]
     if height > grid[0] or width > grid[1]:
         raise ValueError(
             f"filters of {height} x {width} do not fit on a grid of {grid[0]} x {grid[1]}: "
             "crop the filters or use a larger grid"
         )
-    padded = F.pad(filters, (0, grid[1] - width, 0, grid[0] - height))
-    return torch.fft.rfft2(padded.roll((-(height // 2), -(width // 2)), dims=(-2, -1)))
+    padded = F.pad(filters, (0, 0, 0, grid[1] - width, 0, grid[0] - height))
+    return transform(padded.roll((-(height // 2), -(width // 2)), dims=(-3, -2)))
 
 
 def largest_eigenvalue(matrix: Tensor, slack: float = 0.05) -> tuple[Tensor, Tensor]:

@@ -159,13 +159,26 @@ def test_grid_is_found_when_not_given(name):
     torch.testing.assert_close(module(square), module(square, (7, 7)), rtol=0, atol=0)
 
 
+def test_tokens_on_their_grid_need_no_other_word(name):
+    module, x = build(name), tokens()
+    torch.testing.assert_close(module(x.unflatten(1, GRID)), module(x, GRID).unflatten(1, GRID), rtol=0, atol=0)
+
+
+def test_masks_are_refused(name):
+    module, x = build(name), tokens()
+    with pytest.raises(ValueError, match="mixes all tokens: attn_mask must be None and is_causal False"):
+        module(x, GRID, attn_mask=torch.ones(TOKENS, TOKENS))
+    with pytest.raises(ValueError, match="mixes all tokens"):
+        module(x, GRID, is_causal=True)
+
+
 def test_tokens_that_do_not_fit_are_refused(name):
     module = build(name)
     with pytest.raises(ValueError, match="a grid of 5 x 5 has 25 positions, but 24 tokens came"):
         module(tokens(), (5, 5))
-    with pytest.raises(ValueError, match=r"tokens must have shape \(batch, N, 24\), got \(2, 24, 23\)"):
+    with pytest.raises(ValueError, match=r"tokens must have shape \(batch, N, 24\) or .*, got \(2, 24, 23\)"):
         module(tokens()[..., :23], GRID)
-    with pytest.raises(ValueError, match=r"tokens must have shape \(batch, N, 24\), got \(24, 24\)"):
+    with pytest.raises(ValueError, match=r"tokens must have shape \(batch, N, 24\) or .*, got \(24, 24\)"):
         module(tokens()[0], GRID)
     if name in PLACED:
         with pytest.raises(ValueError, match="23 tokens are neither a grid of 4 x 6"):

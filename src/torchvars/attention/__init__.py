@@ -1,5 +1,6 @@
 """Tokens in, tokens out: module(tokens, grid)."""
 
+from .base import Attention
 from .baselines import GlobalFilter, Performer, Softmax
 from .dictionaries import Dynamic, Static, StaticDynamic
 from .features import PositiveFeatures
@@ -9,6 +10,7 @@ from .registry import ATTENTIONS, create
 
 __all__ = [
     "ATTENTIONS",
+    "Attention",
     "Dynamic",
     "GlobalFilter",
     "Inspection",

@@ -6,12 +6,11 @@ from torch import Tensor, nn
 
 from ..sparse.fourier import Spectrum, inverse, transform
 from ..sparse.operators import filter_spectrum
+from .base import Attention
 from .features import PositiveFeatures
 from .tokens import (
     Grid,
     check_grid,
-    check_heads,
-    check_tokens,
     fit,
     merge_heads,
     outside_autocast,
@@ -20,13 +19,11 @@ from .tokens import (
 )
 
 
-class Softmax(nn.Module):
+class Softmax(Attention):
     """Self-attention, softmax(q k^T / sqrt(d)) v, by the fused kernel."""
 
     def __init__(self, dim: int, heads: int, *, bias: bool = True):
-        super().__init__()
-        check_heads(dim, heads)
-        self.dim, self.heads = dim, heads
+        super().__init__(dim, heads)
         self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
         self.proj = nn.Linear(dim, dim)
 
@@ -34,8 +31,7 @@ class Softmax(nn.Module):
         """Queries, keys and values, (batch, heads, N, dim / heads) each."""
         return self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
-    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
-        check_tokens(tokens, self.dim, grid)
+    def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         return self.proj(merge_heads(F.scaled_dot_product_attention(*self.project(tokens))))
 
 
@@ -65,8 +61,7 @@ class Performer(Softmax):
             width, heads, round(features * width), orthogonal=orthogonal, normalize=normalize
         )
 
-    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
-        check_tokens(tokens, self.dim, grid)
+    def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         queries, keys, values = (precise(part) for part in self.project(tokens))
         with outside_autocast(tokens):
             # A factor of a query, or one of all keys, cancels in the ratio: take out the largest, so nothing overflows.
@@ -78,7 +73,7 @@ class Performer(Softmax):
         return self.proj(merge_heads(mixed).to(tokens.dtype))
 
 
-class GlobalFilter(nn.Module):
+class GlobalFilter(Attention):
     """GFNet's mixer (Rao et al. 2021): a learned circular filter of the size of the grid for each channel.
 
     It is stored as GFNet stores it, as the half spectrum on the grid it was built for. On another grid the filter
@@ -86,16 +81,15 @@ class GlobalFilter(nn.Module):
     """
 
     def __init__(self, dim: int, grid: Grid):
-        super().__init__()
-        self.dim, self.grid = dim, check_grid(grid)
+        super().__init__(dim)
+        self.grid = check_grid(grid)
         self.complex_weight = nn.Parameter(torch.randn(self.grid[0], self.grid[1] // 2 + 1, dim, 2) * 0.02)
 
     def spectrum(self, grid: Grid) -> Spectrum:
         """The filter's spectrum on a grid: (H, W / 2 + 1, dim)."""
         return refit(Spectrum(*precise(self.complex_weight).unbind(-1)), self.grid, grid)
 
-    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
-        check_tokens(tokens, self.dim, grid)
+    def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         grid = resolve_grid(tokens, grid, self.grid)
         with outside_autocast(tokens):
             return filtered(precise(tokens), self.spectrum(grid), grid).to(tokens.dtype)

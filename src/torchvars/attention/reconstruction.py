@@ -6,10 +6,11 @@ from torch import Tensor, nn
 
 from ..sparse import Solver, SparseCoding, soft
 from ..sparse.problem import check_strength
-from .tokens import Grid, check_heads, check_tokens, merge_heads, outside_autocast, precise, split_heads
+from .base import Attention
+from .tokens import Grid, merge_heads, outside_autocast, precise, split_heads
 
 
-class Reconstruction(nn.Module):
+class Reconstruction(Attention):
     """Values are explained by a few atoms of a dictionary; what the atoms reconstruct is passed on.
 
         x = value(tokens), P = dictionary(tokens, grid)
@@ -34,9 +35,7 @@ class Reconstruction(nn.Module):
     def __init__(
         self, dim: int, heads: int, dictionary: nn.Module, solver: Solver, strength: float = 0.3, *, bias: bool = True
     ):
-        super().__init__()
-        check_heads(dim, heads)
-        self.dim, self.heads = dim, heads
+        super().__init__(dim, heads)
         self.value = nn.Linear(dim, dim, bias=bias)
         self.dictionary = dictionary
         self.solver = solver
@@ -64,9 +63,7 @@ class Reconstruction(nn.Module):
             self.observer(problem, code, reconstruction)
         return merge_heads(reconstruction).to(tokens.dtype)
 
-    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
-        """Tokens (batch, N, dim) on a grid (H, W) with H W = N -> (batch, N, dim)."""
-        check_tokens(tokens, self.dim, grid)
+    def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         return self.proj(self.reconstruct(tokens, grid))
 
     @property

@@ -14,7 +14,7 @@ from ..sparse.fourier import Spectrum
 from .baselines import filtered, refit
 from .dictionaries import Dynamic
 from .reconstruction import Reconstruction
-from .tokens import Grid, check_grid, check_tokens, outside_autocast, precise, resample, resolve_grid
+from .tokens import Grid, check_grid, outside_autocast, precise, resample, resolve_grid
 
 
 class ReleasedDense(Dense):
@@ -167,8 +167,7 @@ class ReleasedStaticReconstruction(Reconstruction):
             spectrum = Spectrum(*precise(self.kernel2).movedim(0, -2).unbind(-1))
             return filtered(precise(reconstruction), refit(spectrum, self.grid, grid), grid).to(tokens.dtype)
 
-    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
-        check_tokens(tokens, self.dim, grid)
+    def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         mixed = self.reconstruct(tokens, grid)
         return self.proj(self.norm(mixed.mT).mT)
 

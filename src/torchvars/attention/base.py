@@ -1,0 +1,39 @@
+"""What every attention is: tokens in, tokens out."""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+from .tokens import Grid, check_heads, check_tokens
+
+
+class Attention(nn.Module, ABC):
+    """A token mixer, module(tokens, grid) -> tokens. Members write `mix`.
+
+    Tokens come as (batch, N, dim) with their grid (H, W), or as (batch, H, W, dim), which says it by its shape.
+    """
+
+    def __init__(self, dim: int, heads: int = 1):
+        super().__init__()
+        check_heads(dim, heads)
+        self.dim, self.heads = dim, heads
+
+    @abstractmethod
+    def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
+        """Checked tokens (batch, N, dim) -> (batch, N, dim)."""
+
+    def forward(
+        self,
+        tokens: Tensor,
+        grid: Grid | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Tokens in either form -> tokens in the same form. The last two are there for timm's blocks, and refused."""
+        if attn_mask is not None or is_causal:
+            raise ValueError(f"{type(self).__name__} mixes all tokens: attn_mask must be None and is_causal False")
+        if tokens.ndim == 4:
+            grid = tuple(tokens.shape[1:3])
+            return self(tokens.flatten(1, 2), grid).unflatten(1, grid)
+        check_tokens(tokens, self.dim, grid)
+        return self.mix(tokens, grid)

@@ -1,6 +1,6 @@
 """Attention as recurrent sparse reconstruction, for PyTorch.
 
-Nothing heavy is loaded before it is used: `torchvars.attention`, `torchvars.sparse` and the names below load PyTorch.
+Nothing heavy is loaded before it is used: the rooms and the names below load PyTorch and timm when first touched.
 """
 
 from importlib import import_module
@@ -8,10 +8,10 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 # Public names, and the room where each lives.
-_ROOMS = {"inspect": "attention"}
-_SUBPACKAGES = ("attention", "sparse")
+_ROOMS = {"inspect": "attention", "Classifier": "models", "create": "models"}
+_SUBPACKAGES = ("attention", "models", "sparse")
 
-__all__ = ["attention", "inspect", "sparse"]
+__all__ = ["Classifier", "attention", "create", "inspect", "models", "sparse"]
 
 
 def __getattr__(name: str):

@@ -1,0 +1,259 @@
+"""What the backbones written here share: timm's contract, once."""
+
+from collections.abc import Sequence
+
+import torch
+from timm.layers import DropPath
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..attention import Attention, create
+
+
+class ConvStem(nn.Module):
+    """The convolutional patch embedding of RVT and of the paper's starred models: images to tokens on their grid.
+
+    A 7 x 7 convolution and a max-pool, each with stride 2, then patches of what is left.
+
+    Args:
+        patch_size: pixels from token to token, a multiple of 4.
+    """
+
+    def __init__(self, dim: int, patch_size: int = 16, in_chans: int = 3):
+        super().__init__()
+        if patch_size < 4 or patch_size % 4:
+            raise ValueError(f"patch_size must be a multiple of 4, got {patch_size}: the stem halves pictures twice")
+        self.patch_size = patch_size
+        self.proj = nn.Sequential(
+            nn.Conv2d(in_chans, 32, kernel_size=7, stride=2, padding=2),
+            nn.BatchNorm2d(32),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            nn.Conv2d(32, dim, kernel_size=patch_size // 4, stride=patch_size // 4),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, in_chans, height, width) -> (batch, height / patch_size, width / patch_size, dim)."""
+        check_images(images, self.patch_size)
+        return self.proj(images).permute(0, 2, 3, 1)
+
+
+def check_images(images: Tensor, patch_size: int) -> None:
+    height, width = images.shape[-2:]
+    if height % patch_size or width % patch_size:
+        raise ValueError(
+            f"pictures of {height} x {width} pixels do not divide into patches of {patch_size}: "
+            "resize or pad them to a multiple"
+        )
+
+
+def grid_of(img_size: int | Sequence[int], stride: int) -> tuple[int, int]:
+    """The grid of tokens of a picture of that size, of that many pixels from token to token."""
+    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    if height % stride or width % stride:
+        raise ValueError(f"img_size {height} x {width} is not a multiple of {stride}, the pixels from token to token")
+    return height // stride, width // stride
+
+
+def attention_names(attention: str | Sequence[str], depth: int) -> list[str]:
+    """One name for each layer, from one for all or a list."""
+    names = [attention] * depth if isinstance(attention, str) else list(attention)
+    if len(names) != depth:
+        raise ValueError(f"attention names {len(names)} layers, but the model has {depth}: name one, or one for each")
+    return names
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind its norm and with its residual connection: tokens (batch, H, W, dim).
+
+    Args:
+        downsample: what comes before, in the first block of a later stage.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        attention: Attention,
+        mlp: nn.Module,
+        drop_path: float = 0.0,
+        downsample: nn.Module | None = None,
+    ):
+        super().__init__()
+        self.downsample = nn.Identity() if downsample is None else downsample
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.attn = attention
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = mlp
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = self.downsample(tokens)
+        tokens = tokens + self.drop_path(self.attn(self.norm1(tokens)))
+        return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
+
+
+class Backbone(nn.Module):
+    """A stem, blocks on tokens (batch, H, W, dim), a mean over tokens and a linear head, to timm's contract.
+
+    Args:
+        stem: images -> tokens on their grid.
+        blocks: tokens -> tokens.
+        widths: the width of each block's tokens.
+        strides: the pixels from token to token behind each block.
+        norm_first: the last norm before the mean over tokens, not after.
+    """
+
+    output_fmt = "NHWC"
+
+    def __init__(
+        self,
+        stem: nn.Module,
+        blocks: Sequence[nn.Module],
+        widths: Sequence[int],
+        strides: Sequence[int],
+        *,
+        num_classes: int,
+        in_chans: int,
+        global_pool: str,
+        drop_rate: float,
+        norm_first: bool,
+    ):
+        super().__init__()
+        self.num_classes, self.in_chans = num_classes, in_chans
+        self.num_features = self.head_hidden_size = self.embed_dim = widths[-1]
+        self.grad_checkpointing = False
+        self.patch_embed = stem
+        self.blocks = nn.Sequential(*blocks)
+        self.feature_info = [
+            {"num_chs": width, "reduction": stride, "module": f"blocks.{index}"}
+            for index, (width, stride) in enumerate(zip(widths, strides, strict=True))
+        ]
+        norm = nn.LayerNorm(self.num_features, eps=1e-6)
+        self.norm, self.fc_norm = (norm, nn.Identity()) if norm_first else (nn.Identity(), norm)
+        self.head_drop = nn.Dropout(drop_rate)
+        self.reset_classifier(num_classes, global_pool)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images -> tokens (batch, H, W, dim), with their positions where the model has any."""
+        return self.patch_embed(images)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Tokens behind the last block, (batch, H, W, dim)."""
+        tokens = self.embed(images)
+        for block in self.blocks:
+            tokens = self.run(block, tokens)
+        return self.norm(tokens)
+
+    def run(self, block: nn.Module, tokens: Tensor) -> Tensor:
+        return checkpoint(block, tokens, use_reentrant=False) if self.grad_checkpointing else block(tokens)
+
+    def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
+        if self.global_pool == "avg":
+            tokens = tokens.mean((1, 2))
+        tokens = self.head_drop(self.fc_norm(tokens))
+        return tokens if pre_logits else self.head(tokens)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (batch, in_chans, height, width), normalised -> logits (batch, num_classes)."""
+        return self.forward_head(self.forward_features(images))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """The tokens behind some blocks, and those behind the last one.
+
+        Args:
+            indices: which blocks; the last n if a number, all if None.
+            norm: apply the last norm to them.
+            stop_early: run no block that is not needed.
+            output_fmt: "NCHW" or "NHWC".
+            intermediates_only: leave out the last tokens.
+        """
+        if output_fmt not in ("NCHW", "NHWC"):
+            raise ValueError(f"output_fmt must be NCHW or NHWC, got {output_fmt!r}")
+        wanted = chosen_blocks(indices, len(self.blocks))
+        blocks = self.blocks[: max(wanted) + 1] if stop_early else self.blocks
+        tokens = self.embed(x)
+        found = []
+        for index, block in enumerate(blocks):
+            tokens = self.run(block, tokens)
+            if index in wanted:
+                shown = self.norm(tokens) if norm else tokens
+                found.append(shown.permute(0, 3, 1, 2).contiguous() if output_fmt == "NCHW" else shown)
+        return found if intermediates_only else (self.norm(tokens), found)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Removes what is not needed for some intermediates."""
+        wanted = chosen_blocks(indices, len(self.blocks))
+        self.blocks = self.blocks[: max(wanted) + 1]
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.fc_norm = nn.Identity()
+            self.reset_classifier(0, "")
+        return wanted
+
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        if global_pool is not None:
+            if global_pool not in ("avg", ""):
+                raise ValueError(f"global_pool must be 'avg' or '' (no pooling), got {global_pool!r}")
+            self.global_pool = global_pool
+        self.num_classes = num_classes
+        device = next(self.parameters()).device
+        self.head = nn.Linear(self.num_features, num_classes, device=device) if num_classes else nn.Identity()
+
+    def group_matcher(self, coarse: bool = False) -> dict:
+        """Groups of parameters by depth, for layer decay."""
+        return {
+            "stem": r"^patch_embed|pos_embed",
+            "blocks": [(r"^blocks\.(\d+)", None), (r"^(norm|fc_norm)", (99999,))],
+        }
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    def no_weight_decay(self) -> set[str]:
+        """Position embeddings, and what decay would pull away from its meaning."""
+        names = {"pos_embed"} if hasattr(self, "pos_embed") else set()
+        return names | undecayed(self)
+
+
+def chosen_blocks(indices: int | Sequence[int] | None, depth: int) -> list[int]:
+    """Numbers of blocks: all if None, the last n if a number, else those given (negative ones count from the end)."""
+    if indices is None:
+        return list(range(depth))
+    if isinstance(indices, int):
+        indices = range(depth - indices, depth)
+    wanted = [index + depth if index < 0 else index for index in indices]
+    if not wanted or min(wanted) < 0 or max(wanted) >= depth:
+        raise ValueError(f"indices {list(indices)} are not among the {depth} blocks of the model")
+    return wanted
+
+
+def undecayed(model: nn.Module) -> set[str]:
+    """Parameters of attentions that decay would pull to zero where zero means nothing: the released K and factors."""
+    kinds = ("dictionary.inhibition", "dictionary.step", "strength_factor")
+    return {name for name, _ in model.named_parameters() if name.endswith(kinds)}
+
+
+def build_attention(name: str, dim: int, heads: int, grid: tuple[int, int], options: dict | None) -> Attention:
+    return create(name, dim, heads=heads, grid=grid, **(options or {}))
+
+
+@torch.no_grad()
+def initialize(module: nn.Module) -> None:
+    """Truncated normal weights and zero biases for linear layers, as vision transformers have them."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,121 @@
+"""DeiT (Touvron et al. 2021) on timm's VisionTransformer, with any attention.
+
+The paper's starred form: a convolutional patch embedding, no class token, and the mean over tokens. Inside, tokens stay
+on their grid, (batch, H, W, dim), so that every attention knows it.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import Tensor, nn
+
+from ..attention.tokens import resample
+from .backbone import ConvStem, attention_names, build_attention, grid_of, undecayed
+
+
+class DeiT(VisionTransformer):
+    """DeiT* with any attention.
+
+    Args:
+        img_size: pixels of the pictures it is trained on.
+        attention: a name of `torchvars.attention.ATTENTIONS`, or one for each block.
+        attention_options: options of all of them.
+        options: those of timm's VisionTransformer.
+    """
+
+    def __init__(
+        self,
+        img_size: int | Sequence[int] = 224,
+        patch_size: int = 16,
+        num_classes: int = 1000,
+        global_pool: str = "avg",
+        *,
+        embed_dim: int = 192,
+        depth: int = 12,
+        num_heads: int = 3,
+        attention: str | Sequence[str] = "softmax",
+        attention_options: dict | None = None,
+        **options,
+    ):
+        grid = grid_of(img_size, patch_size)
+        block = partial(_block, names=attention_names(attention, depth), grid=grid, attention_options=attention_options)
+        super().__init__(
+            img_size=img_size,
+            patch_size=patch_size,
+            num_classes=num_classes,
+            global_pool=global_pool,
+            embed_dim=embed_dim,
+            depth=depth,
+            num_heads=num_heads,
+            class_token=False,
+            dynamic_img_size=True,
+            embed_layer=_Stem,
+            block_fn=block,
+            **options,
+        )
+
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        grid = tuple(x.shape[1:3])
+        return self.pos_drop(x + resample(self.pos_embed, self.patch_embed.grid_size, grid).unflatten(1, grid))
+
+    def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """Tokens behind the last block, (batch, N, dim)."""
+        return super().forward_features(x, attn_mask, is_causal).flatten(1, 2)
+
+    def forward_intermediates(self, x: Tensor, indices=None, *, output_fmt: str = "NCHW", **options):
+        """As timm's: see VisionTransformer."""
+        found = super().forward_intermediates(x, indices, output_fmt=output_fmt, **options)
+        if options.get("output_dict"):
+            names = ("image_intermediates", "image_features")
+            return {name: _flat(found[name], output_fmt) for name in names if name in found}
+        if options.get("intermediates_only"):
+            return _flat(found, output_fmt)
+        return found[0].flatten(1, 2), _flat(found[1], output_fmt)
+
+    def no_weight_decay(self) -> set[str]:
+        return super().no_weight_decay() | undecayed(self)
+
+
+def _flat(tokens: Tensor | list[Tensor], output_fmt: str) -> Tensor | list[Tensor]:
+    """Tokens on their grid as a sequence, where a sequence is asked for."""
+    if isinstance(tokens, list):
+        return [part.flatten(1, 2) if output_fmt == "NLC" else part for part in tokens]
+    return tokens.flatten(1, 2)
+
+
+class _Stem(ConvStem):
+    """The stem, with what timm's VisionTransformer asks of a patch embedding."""
+
+    def __init__(self, img_size: int | Sequence[int], patch_size: int, in_chans: int, embed_dim: int, **_):
+        super().__init__(embed_dim, patch_size, in_chans)
+        self.set_input_size(img_size)
+
+    def set_input_size(self, img_size: int | Sequence[int], patch_size: int | None = None) -> None:
+        if patch_size not in (None, self.patch_size):
+            raise ValueError(f"the patch size of a convolutional stem is fixed: {self.patch_size}, got {patch_size}")
+        self.grid_size = grid_of(img_size, self.patch_size)
+        self.num_patches = self.grid_size[0] * self.grid_size[1]
+
+    def feat_ratio(self, as_scalar: bool = True) -> int | tuple[int, int]:
+        return self.patch_size if as_scalar else (self.patch_size, self.patch_size)
+
+    def dynamic_feat_size(self, img_size: Sequence[int]) -> tuple[int, int]:
+        return img_size[0] // self.patch_size, img_size[1] // self.patch_size
+
+
+def _block(
+    *,
+    dim: int,
+    num_heads: int,
+    qkv_bias: bool,
+    depth: int,
+    names: list[str],
+    grid: tuple[int, int],
+    attention_options: dict | None,
+    **options,
+) -> nn.Module:
+    """timm's block with an attention of ours."""
+    block = Block(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias, depth=depth, **options)
+    block.attn = build_attention(names[depth], dim, num_heads, grid, attention_options)
+    return block

@@ -1,0 +1,103 @@
+"""Models by name: every backbone with every attention, also in timm's registry."""
+
+import difflib
+from functools import partial
+
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import nn
+
+from ..attention import ATTENTIONS
+from .classifier import IMAGENET_MEAN, IMAGENET_STD
+from .deit import DeiT
+from .gfnet import GFNet
+from .rvt import RVT
+
+_MICRO = {"img_size": 112, "patch_size": 8, "num_classes": 10}
+
+# name: class and its arguments. The micro ones, about a million parameters, are for one CPU and small pictures.
+BACKBONES: dict[str, tuple[type[nn.Module], dict]] = {
+    "deit_tiny": (DeiT, {"embed_dim": 192, "num_heads": 3}),
+    "deit_small": (DeiT, {"embed_dim": 384, "num_heads": 6}),
+    "deit_base": (DeiT, {"embed_dim": 768, "num_heads": 12}),
+    "deit_micro": (DeiT, {**_MICRO, "embed_dim": 128, "num_heads": 4, "depth": 6}),
+    "rvt_tiny": (RVT, {"widths": (32, 32), "heads": (6, 12), "depths": (10, 2)}),
+    "rvt_small": (RVT, {"widths": (64,), "heads": (6,), "depths": (12,)}),
+    "rvt_base": (RVT, {"widths": (64,), "heads": (12,), "depths": (12,), "conv_mlp": False}),
+    "rvt_micro": (RVT, {**_MICRO, "widths": (32,), "heads": (4,), "depths": (6,)}),
+    "gfnet_tiny": (GFNet, {"dim": 256, "depth": 12, "heads": 8}),
+    "gfnet_xs": (GFNet, {"dim": 384, "depth": 12, "heads": 6}),
+    "gfnet_small": (GFNet, {"dim": 384, "depth": 19, "heads": 6}),
+    "gfnet_base": (GFNet, {"dim": 512, "depth": 19, "heads": 8}),
+    "gfnet_micro": (GFNet, {**_MICRO, "dim": 128, "depth": 6, "heads": 4}),
+}
+
+MODELS = {f"{backbone}_{attention}": (backbone, attention) for backbone in BACKBONES for attention in ATTENTIONS}
+
+
+def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
+    """A model by name: normalised images -> logits.
+
+    Args:
+        name: a backbone and an attention, such as "rvt_tiny_vars_d".
+        pretrained: with the weights that come with the package, for the names that have some.
+        options: of the backbone: num_classes, img_size, attention_options, drop_path_rate, ...
+    """
+    if name not in MODELS:
+        close = difflib.get_close_matches(name, MODELS, n=3)
+        hint = f"did you mean {', '.join(close)}? " if close else ""
+        names = f"A name is one of {', '.join(BACKBONES)}, then one of {', '.join(ATTENTIONS)}"
+        raise ValueError(f"no model named {name!r}: {hint}{names}")
+    if pretrained and name not in EMBEDDED:
+        raise ValueError(f"{name} has no weights here; names that have: {', '.join(EMBEDDED) or 'none yet'}")
+    return _build(pretrained=pretrained, name=name, **options)
+
+
+EMBEDDED: dict[str, str] = {}
+
+
+def _build(pretrained: bool = False, *, name: str, **options) -> nn.Module:
+    backbone, attention = MODELS[name]
+    kind, arguments = BACKBONES[backbone]
+    return build_model_with_cfg(
+        kind,
+        name,
+        pretrained,
+        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+        **{**arguments, "attention": attention, **options},
+    )
+
+
+def _cfg(backbone: str) -> dict:
+    _, arguments = BACKBONES[backbone]
+    size = arguments.get("img_size", 224)
+    stride = arguments.get("patch_size", 16) * 2 ** (len(arguments.get("depths", (1,))) - 1)
+    return {
+        "url": "",
+        "num_classes": arguments.get("num_classes", 1000),
+        "input_size": (3, size, size),
+        "pool_size": (size // stride, size // stride),
+        "crop_pct": 0.875,
+        "interpolation": "bicubic",
+        "mean": IMAGENET_MEAN,
+        "std": IMAGENET_STD,
+        "first_conv": "patch_embed.proj.0",
+        "classifier": "head",
+        "license": "apache-2.0",
+    }
+
+
+default_cfgs = generate_default_cfgs({name: _cfg(backbone) for name, (backbone, _) in MODELS.items()})
+
+
+def _register() -> None:
+    """One entry point for each name, as timm wants them: functions of this module."""
+    for name, (backbone, attention) in MODELS.items():
+        entry = partial(_build, name=name)
+        entry.__name__, entry.__module__ = name, __name__
+        entry.__doc__ = f"{backbone} with {attention}."
+        register_model(entry)
+        globals()[name] = entry
+
+
+__all__ = ["BACKBONES", "MODELS", "create"]
+_register()

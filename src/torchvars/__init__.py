@@ -8,10 +8,24 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 # Public names, and the room where each lives.
-_ROOMS = {"inspect": "attention", "Classifier": "models", "create": "models"}
+_ROOMS = {
+    "inspect": "attention",
+    **dict.fromkeys(["Classifier", "convert", "create", "load_released", "restore", "set_share"], "models"),
+}
 _SUBPACKAGES = ("attention", "models", "sparse")
 
-__all__ = ["Classifier", "attention", "create", "inspect", "models", "sparse"]
+__all__ = [
+    "Classifier",
+    "attention",
+    "convert",
+    "create",
+    "inspect",
+    "load_released",
+    "models",
+    "restore",
+    "set_share",
+    "sparse",
+]
 
 
 def __getattr__(name: str):

@@ -13,26 +13,24 @@ DATA = Path(__file__).parent.parent / "data"
 DIM, HEADS, GRID = 24, 3, (4, 4)
 
 
-def rename_performer(state):
-    return {"features.directions" if name == "rand_matrix" else name: tensor for name, tensor in state.items()}
-
-
-# file: (our name, options, how their state becomes ours)
+# file: (our name, options)
 CASES = {
-    "self_att": ("softmax", {}, dict),
-    "perf": ("performer", {"normalize": True}, rename_performer),
-    "vars_d": ("vars_d_released", {}, from_released),
-    "vars_sd": ("vars_sd_released", {}, from_released),
-    "vars_s": ("vars_s_released", {}, from_released),
+    "self_att": ("softmax", {}),
+    "perf": ("performer", {"normalize": True}),
+    "vars_d": ("vars_d_released", {}),
+    "vars_sd": ("vars_sd_released", {}),
+    "vars_s": ("vars_s_released", {}),
 }
 
 
 def load(case, **changed):
     """Our attention with the authors' weights, and all they stored with it."""
-    name, options, rename = CASES[case]
+    name, options = CASES[case]
     tensors = load_file(DATA / f"attention_{case}.safetensors")
     module = create(name, DIM, heads=HEADS, grid=GRID, **options | changed).eval()
-    state = rename({key.removeprefix("state."): value for key, value in tensors.items() if key.startswith("state.")})
+    state = from_released(
+        {key.removeprefix("state."): value for key, value in tensors.items() if key.startswith("state.")}
+    )
     missing, unexpected = module.load_state_dict(state, strict=False)
     assert not unexpected
     # The stored half of VARS-S ends before the norm and the projection.
@@ -60,8 +58,9 @@ def test_output_and_input_gradient_equal_the_authors(case, dtype, suffix, atol):
 def test_parameter_gradients_equal_the_authors(case):
     module, tensors = load(case)
     (run(case, module, tensors["input"]) * tensors["cotangent"]).sum().backward()
-    rename = CASES[case][2]
-    theirs = rename({key.removeprefix("grad_state."): v for key, v in tensors.items() if key.startswith("grad_state.")})
+    theirs = from_released(
+        {key.removeprefix("grad_state."): v for key, v in tensors.items() if key.startswith("grad_state.")}
+    )
     assert theirs
     ours = dict(module.named_parameters())
     for name, gradient in theirs.items():

@@ -70,7 +70,7 @@ class ReleasedStaticDynamic(ReleasedDynamic):
         grid = resolve_grid(tokens, grid, self.grid)
         dynamic = super().atoms(tokens)
         static = F.normalize(resample(precise(self.templates), self.grid, grid), dim=-2)
-        return torch.cat([dynamic, static.expand(len(tokens), -1, -1, -1)], dim=-1)
+        return torch.cat([dynamic, static.expand(tokens.shape[0], -1, -1, -1)], dim=-1)
 
 
 class Released(Reconstruction):
@@ -239,11 +239,15 @@ _RELEASED_NAMES = {
 
 
 def from_released(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state of one attention of the authors' code (VARS_D, VARS_SD, the first half of VARS_S_Block) as ours.
+    """The state of one attention of the authors' code as ours.
+
+    That of Attention and Performer_Attention, of VARS_D and VARS_SD, or of the first half of VARS_S_Block.
 
     Raises:
         KeyError: a name that none of them has.
     """
+    if "qkv.weight" in state and len(state["qkv.weight"]) == 3 * state["qkv.weight"].shape[1]:
+        return {"features.directions" if name == "rand_matrix" else name: tensor for name, tensor in state.items()}
     static = "kernel2" in state
     ours = {}
     for name, tensor in state.items():

@@ -1,6 +1,7 @@
 """What every attention does with tokens: check them, lay them on a grid, split them into heads, keep them precise."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -62,9 +63,10 @@ def precise(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
-def outside_autocast(tensor: Tensor) -> torch.autocast:
-    """A context in which products of precise tensors stay precise."""
-    return torch.autocast(tensor.device.type, enabled=False)
+def outside_autocast(tensor: Tensor) -> AbstractContextManager:
+    """A context in which products of precise tensors stay precise; none where autocast is off, so that it exports."""
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def fit(filters: Tensor, grid: Grid) -> Tensor:

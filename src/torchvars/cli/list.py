@@ -1,21 +1,89 @@
-"""Prints the names that can be built, each with one line on what it is."""
+"""Prints the names that can be built, each with one line on what it is; for models, what each costs."""
 
 import argparse
 import inspect
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "kind", nargs="?", choices=["attentions", "solvers"], help="only names of this kind (default: all)"
+        "kind",
+        nargs="?",
+        choices=["attentions", "solvers", "models"],
+        help="only names of this kind (default: all, of the models only the backbones)",
     )
+    parser.add_argument(
+        "pattern",
+        nargs="?",
+        default="*",
+        help='only names like this, such as "rvt_tiny_*"; all models take over a minute',
+    )
+    parser.add_argument("--paper", action="store_true", help="models: a table of the paper's, beside its own figures")
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if arguments.paper and arguments.kind != "models":
+        raise SystemExit("--paper is a table of models: torchvars list models --paper")
+    if arguments.kind == "models":
+        print_models(arguments.pattern, arguments.paper)
+    else:
+        print_names(arguments.kind, arguments.pattern)
+
+
+def print_names(kind: str | None, pattern: str) -> None:
     from ..attention import ATTENTIONS
     from ..sparse import SOLVERS
 
-    for kind, registry in {"attentions": ATTENTIONS, "solvers": SOLVERS}.items():
-        if arguments.kind in (None, kind):
-            print(kind)
-            for name, constructor in registry.items():
-                print(f"  {name:<18}{inspect.getdoc(constructor).splitlines()[0]}")
+    for title, registry in {"attentions": ATTENTIONS, "solvers": SOLVERS}.items():
+        if kind in (None, title):
+            print(title)
+            for name in matching(registry, pattern):
+                print(f"  {name:<18}{inspect.getdoc(registry[name]).splitlines()[0]}")
+    if kind is None:
+        from ..models import BACKBONES
+
+        print("models, each of these with _ and an attention: rvt_tiny_vars_d")
+        for name, (constructor, _) in BACKBONES.items():
+            print(f"  {name:<18}{inspect.getdoc(constructor).splitlines()[0]}")
+
+
+def print_models(pattern: str, paper: bool) -> None:
+    """A line for each model as soon as it is counted: large ones take some seconds."""
+    import torch
+
+    from ..models import MODELS, create
+    from ..models.cost import PAPER, cost
+
+    if paper:
+        print("| model | name here | M params | paper | difference | GFLOPs | paper |\n|---|---|---|---|---|---|---|")
+    else:
+        print(f"{'name':<30}{'M params':>10}{'GFLOPs':>10}")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(
+        1
+    )  # the layers of one picture are small: on a busy machine threads mostly wait for each other
+    try:
+        for name in matching(PAPER if paper else MODELS, pattern):
+            counted = cost(create(name))
+            parameters, gflops = counted.parameters / 1e6, counted.multiply_adds / 1e9
+            if paper:
+                title, published, published_gflops = PAPER[name]
+                difference = f"{100 * (parameters / published - 1):+.1f} %"
+                print(
+                    f"| {title} | `{name}` | {parameters:.2f} | {published} | {difference} | {gflops:.2f} | "
+                    f"{published_gflops} |",
+                    flush=True,
+                )
+            else:
+                print(f"{name:<30}{parameters:>10.2f}{gflops:>10.2f}", flush=True)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def matching(names: Iterable[str], pattern: str) -> list[str]:
+    """Those names that are like a pattern with wildcards, at least one."""
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise SystemExit(f"no name is like {pattern!r}: there are {', '.join(names)}")
+    return found

@@ -6,7 +6,7 @@ from importlib import import_module
 from .. import __version__
 
 # Command: its one line of help. Each lives in a module of its name, with `configure(parser)` and `run(arguments)`.
-COMMANDS = {"list": "the names that can be built"}
+COMMANDS = {"export": "write a model for another runtime", "list": "the names that can be built"}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -21,4 +21,7 @@ def main(arguments: list[str] | None = None) -> None:
         module.configure(subparser)
         subparser.set_defaults(run=module.run)
     parsed = parser.parse_args(arguments)
-    parsed.run(parsed)
+    try:
+        parsed.run(parsed)
+    except (ValueError, FileNotFoundError) as error:  # what was wrong with the call, in its own words
+        parser.exit(2, f"torchvars {parsed.command}: {error}\n")

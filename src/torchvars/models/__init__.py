@@ -1,9 +1,23 @@
 """Images in, logits out. Importing this registers every name with timm."""
 
 from .classifier import Classifier
+from .convert import convert, restore, set_share
 from .deit import DeiT
 from .gfnet import GFNet
 from .registry import BACKBONES, MODELS, create
 from .rvt import RVT
+from .weights import load_released
 
-__all__ = ["BACKBONES", "MODELS", "RVT", "Classifier", "DeiT", "GFNet", "create"]
+__all__ = [
+    "BACKBONES",
+    "MODELS",
+    "RVT",
+    "Classifier",
+    "DeiT",
+    "GFNet",
+    "convert",
+    "create",
+    "load_released",
+    "restore",
+    "set_share",
+]

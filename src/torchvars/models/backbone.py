@@ -1,5 +1,6 @@
 """What the backbones written here share: timm's contract, once."""
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -216,7 +217,7 @@ class Backbone(nn.Module):
         """Groups of parameters by depth, for layer decay."""
         return {
             "stem": r"^patch_embed|pos_embed",
-            "blocks": [(r"^blocks\.(\d+)", None), (r"^(norm|fc_norm)", (99999,))],
+            "blocks": [(r"^blocks\.(\d+)", None), (r"^norm|^fc_norm", (99999,))],
         }
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -247,7 +248,8 @@ def undecayed(model: nn.Module) -> set[str]:
 
 
 def build_attention(name: str, dim: int, heads: int, grid: tuple[int, int], options: dict | None) -> Attention:
-    return create(name, dim, heads=heads, grid=grid, **(options or {}))
+    """An attention by name; each layer has a copy of the options, so that none shares its solver."""
+    return create(name, dim, heads=heads, grid=grid, **copy.deepcopy(options or {}))
 
 
 @torch.no_grad()

@@ -1,15 +1,20 @@
-"""Pixels in, logits out."""
+"""Pixels in, logits out: what is saved, shared, evaluated and exported."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
+from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class Classifier(nn.Module):
+class Classifier(nn.Module, PyTorchModelHubMixin):
     """A model that normalises for itself: pixels in [0, 1] -> logits.
+
+    `save_pretrained(folder)`, `from_pretrained(folder or hub name)` and `push_to_hub(name)` are those of
+    huggingface_hub; a folder holds config.json, model.safetensors and a model card.
 
     Args:
         model: normalised images -> logits. Its `pretrained_cfg`, where it has one, says the mean and deviation.
@@ -20,13 +25,34 @@ class Classifier(nn.Module):
         super().__init__()
         cfg = getattr(model, "pretrained_cfg", None) or {}
         self.model = model
-        mean = mean if mean is not None else cfg.get("mean", IMAGENET_MEAN)
-        std = std if std is not None else cfg.get("std", IMAGENET_STD)
+        mean = tuple(mean if mean is not None else cfg.get("mean", IMAGENET_MEAN))
+        std = tuple(std if std is not None else cfg.get("std", IMAGENET_STD))
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean and std need one positive deviation for each channel, got {mean} and {std}")
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels (batch, channels, height, width) in [0, 1] -> logits (batch, classes)."""
         return self.model((pixels - self.mean.to(pixels.dtype)) / self.std.to(pixels.dtype))
+
+    def save_pretrained(
+        self, save_directory: str | Path, *, results: list[dict] | None = None, push_to_hub: bool = False, **hub
+    ) -> str | None:
+        """Writes the folder.
+
+        Args:
+            results: measured rows for the model card, with benchmark, metric, value, images and command.
+            push_to_hub: upload it as well; `hub` are the arguments of `push_to_hub`.
+        """
+        from .weights import save
+
+        save(self, Path(save_directory), results)
+        return self.push_to_hub(**hub) if push_to_hub else None
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options) -> "Classifier":
+        """The classifier of a folder, or of a name on the hub (`options` are those of hf_hub_download)."""
+        from .weights import load, resolve
+
+        return load(resolve(pretrained_model_name_or_path, **options))

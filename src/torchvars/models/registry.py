@@ -58,13 +58,15 @@ EMBEDDED: dict[str, str] = {}
 def _build(pretrained: bool = False, *, name: str, **options) -> nn.Module:
     backbone, attention = MODELS[name]
     kind, arguments = BACKBONES[backbone]
-    return build_model_with_cfg(
+    model = build_model_with_cfg(
         kind,
         name,
         pretrained,
         feature_cfg={"out_indices": 3, "feature_cls": "getter"},
         **{**arguments, "attention": attention, **options},
     )
+    model.origin = {"name": name, "options": options}  # what builds it again, for saving
+    return model
 
 
 def _cfg(backbone: str) -> dict:

@@ -4,17 +4,9 @@ from .dynamics import LCA, NeuralDynamics
 from .equilibrium import Equilibrium
 from .operators import Convolution, Dense, Joint, Operator
 from .problem import SparseCoding
+from .settings import SOLVERS, settings_of, solver_from
 from .solvers import FISTA, ISTA, LearnedISTA, Solver, SpaRSA
 from .threshold import gelu, soft
-
-SOLVERS = {
-    "ista": ISTA,
-    "fista": FISTA,
-    "learned_ista": LearnedISTA,
-    "sparsa": SpaRSA,
-    "neural_dynamics": NeuralDynamics,
-    "lca": LCA,
-}
 
 __all__ = [
     "FISTA",
@@ -32,5 +24,7 @@ __all__ = [
     "SpaRSA",
     "SparseCoding",
     "gelu",
+    "settings_of",
     "soft",
+    "solver_from",
 ]

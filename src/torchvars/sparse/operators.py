@@ -168,9 +168,9 @@ class Joint(Operator):
                 with torch.no_grad():
                     image = part.synthesize(part.analyze(v)) + other.synthesize(other.analyze(v))
                 a = (v * image).sum(-2, keepdim=True)
-                b = torch.linalg.vector_norm(image - a * v, dim=-2, keepdim=True)
+                b = (image - a * v).norm(dim=-2, keepdim=True)
                 d = rest + other_bound
-                split = (a + d) / 2 + torch.hypot((a - d) / 2, b)
+                split = (a + d) / 2 + (((a - d) / 2).square() + b.square()).sqrt()
                 bound = torch.minimum(bound, rounded_up(split, self.size))
         return bound
 

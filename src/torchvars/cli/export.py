@@ -1,0 +1,36 @@
+"""Writes a model for another runtime, runs what it wrote, and prints how far its logits are from the model's.
+
+The file takes pixels in [0, 1], any number of pictures of one size at a time, and returns logits.
+"""
+
+import argparse
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a name (see `torchvars list models`), or a folder written by save_pretrained")
+    parser.add_argument("--format", choices=["onnx", "pt2"], default="onnx", help="default: onnx")
+    parser.add_argument("--output", type=Path, help="file to write (default: output/NAME.FORMAT)")
+    parser.add_argument("--img-size", type=int, nargs="+", metavar="PIXELS", help="one number, or height and width")
+    parser.add_argument("--num-classes", type=int, help="of a model by name")
+    parser.add_argument("--pretrained", action="store_true", help="a model by name with the weights that ship")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from ..models import Classifier, create
+    from ..models.export import export
+
+    if Path(arguments.model).is_dir():
+        classifier, name = Classifier.from_pretrained(arguments.model), Path(arguments.model).name
+    else:
+        options = {} if arguments.num_classes is None else {"num_classes": arguments.num_classes}
+        classifier = Classifier(create(arguments.model, pretrained=arguments.pretrained, **options))
+        name = arguments.model
+    output = arguments.output or Path("output") / f"{name}.{arguments.format}"
+    size = arguments.img_size
+    if size is not None:
+        if len(size) > 2:
+            raise ValueError(f"--img-size takes one number or two, got {len(size)}")
+        size = size[0] if len(size) == 1 else tuple(size)
+    difference = export(classifier, output, arguments.format, size)
+    print(f"{output}: logits within {difference:.1e} of the model's")

@@ -1,0 +1,126 @@
+"""What a model costs: parameters that are trained, and multiply-adds for one picture."""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..sparse import fourier
+from ..sparse.fourier import Spectrum
+
+# The paper's starred models, their names here: its name, parameters in millions, GFLOPs (which are multiply-adds).
+PAPER = {
+    "deit_tiny_performer": ("DeiT*", 5.7, 1.3),
+    "deit_tiny_vars_s": ("DeiT* VARS-S", 6.8, 1.0),
+    "deit_tiny_vars_d": ("DeiT* VARS-D", 5.4, 1.4),
+    "deit_tiny_vars_sd": ("DeiT* VARS-SD", 5.8, 1.4),
+    "gfnet_tiny_global_filter": ("GFNet-Ti*", 7.5, 1.3),
+    "gfnet_tiny_vars_s": ("GFNet-Ti* VARS-S", 7.5, 1.3),
+    "gfnet_tiny_vars_d": ("GFNet-Ti* VARS-D", 9.8, 1.9),
+    "gfnet_tiny_vars_sd": ("GFNet-Ti* VARS-SD", 10.4, 1.9),
+    "rvt_tiny_performer": ("RVT*", 8.6, 1.3),
+    "rvt_tiny_vars_s": ("RVT* VARS-S", 9.2, 1.0),
+    "rvt_tiny_vars_d": ("RVT* VARS-D", 8.0, 1.2),
+    "rvt_tiny_vars_sd": ("RVT* VARS-SD", 9.2, 1.5),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    parameters: int
+    multiply_adds: int
+
+
+def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
+    """Parameters that are trained, and multiply-adds for one picture as the model runs in eval mode.
+
+    Counted are products of matrices, convolutions, fused attention, and Fourier transforms: a real one of a grid of N
+    positions takes 2.5 N log2 N operations a channel by the usual formula, so 1.25 N log2 N multiply-adds, also where
+    it runs as a product with matrices (`torchvars.sparse.fourier`). Elementwise work is not counted: activations,
+    norms, thresholds, and products of spectra. The model is left as it was.
+
+    Args:
+        model: images (batch, channels, height, width) -> anything.
+        img_size: pixels of the picture, (height, width) if it is not square. When None, those of the model's
+            `pretrained_cfg`, which for a model built with another `img_size` still holds the one of its name.
+    """
+    picture = _blank_picture(model, img_size)
+    counter = FlopCounterMode(display=False, custom_mapping=_FOURIER)
+    with torch.no_grad(), _in_eval_mode(model), _transforms_by_fft(), counter:
+        model(picture)
+    parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return Cost(parameters, round(counter.get_total_flops() / 2))  # the counter takes a multiply-add for two
+
+
+def _blank_picture(model: nn.Module, img_size: int | Sequence[int] | None) -> Tensor:
+    """One picture (1, channels, height, width) in the precision and on the device of the model."""
+    if img_size is None:
+        cfg = getattr(model, "pretrained_cfg", None) or {}
+        if "input_size" not in cfg:
+            raise ValueError(f"{type(model).__name__} does not say what pictures it takes: pass img_size in pixels")
+        img_size = cfg["input_size"][1:]
+    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    like = next(model.parameters(), torch.empty(0))
+    return like.new_zeros(1, getattr(model, "in_chans", 3), height, width)
+
+
+@contextmanager
+def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Puts a model into eval mode, and each of its modules back into the mode it was in."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+@contextmanager
+def _transforms_by_fft() -> Iterator[None]:
+    """Lets the transforms of `sparse.fourier` run as `torch.fft`, wherever the package has imported them.
+
+    They give the same numbers, but the counter sees transforms in the place of products with matrices.
+    """
+    package = __name__.split(".")[0]
+    modules = [module for name, module in sys.modules.items() if name.split(".")[0] == package]
+    swaps = [
+        (module, function.__name__, function, by_fft)
+        for function, by_fft in ((fourier.transform, _transform_by_fft), (fourier.inverse, _inverse_by_fft))
+        for module in modules
+        if vars(module).get(function.__name__) is function
+    ]
+    try:
+        for module, name, _, by_fft in swaps:
+            setattr(module, name, by_fft)
+        yield
+    finally:
+        for module, name, function, _ in swaps:
+            setattr(module, name, function)
+
+
+def _transform_by_fft(image: Tensor) -> Spectrum:
+    spectrum = torch.fft.rfft2(image, dim=(-3, -2))
+    return Spectrum(spectrum.real, spectrum.imag)
+
+
+def _inverse_by_fft(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
+    return torch.fft.irfft2(torch.complex(*spectrum), s=grid, dim=(-3, -2))
+
+
+def _fft_operations(shape: Sequence[int], dims: Sequence[int]) -> float:
+    """Operations of a complex transform over some dimensions, 5 N log2 N each; a real one takes half."""
+    return 5 * math.prod(shape) * math.log2(math.prod(shape[dim] for dim in dims))
+
+
+# Operations by the shapes of what goes in and what comes out, as the counter asks for them.
+_FOURIER = {
+    torch.ops.aten._fft_r2c: lambda image, dims, *_, out_shape=None: _fft_operations(image, dims) / 2,
+    torch.ops.aten._fft_c2r: lambda spectrum, dims, *_, out_shape=None: _fft_operations(out_shape, dims) / 2,
+    torch.ops.aten._fft_c2c: lambda image, dims, *_, out_shape=None: _fft_operations(image, dims),
+}

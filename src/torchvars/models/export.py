@@ -1,0 +1,65 @@
+"""Models for other runtimes: ONNX, and PyTorch's own exported programs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from .classifier import Classifier
+
+FORMATS = ("onnx", "pt2")
+
+
+def export(classifier: Classifier, path: str | Path, format: str, img_size: int | Sequence[int] | None = None) -> float:
+    """Writes a classifier, pixels in [0, 1] -> logits, for any batch of pictures of one size, and runs what it wrote.
+
+    Args:
+        format: "onnx" or "pt2" (a `torch.export` program).
+        img_size: pixels of the pictures; what the model was built for when None.
+    Returns:
+        The largest difference between the logits of the file and of the model, on random pictures of two batch sizes.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
+    path = Path(path)
+    size = _size(classifier.model, img_size)
+    classifier = classifier.eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    pictures = [torch.rand(batch, len(classifier.mean), *size, generator=generator) for batch in (2, 3)]
+    program = torch.export.export(
+        classifier, (pictures[0],), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=4096)},)
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".part." + format)  # a file that is there is whole
+    try:
+        if format == "pt2":
+            torch.export.save(program, aside)
+            run = torch.export.load(aside).module()
+        else:
+            written = torch.onnx.export(program, input_names=["pixels"], output_names=["logits"], verbose=False)
+            written.save(aside, external_data=False)
+            run = _onnx_session(aside)
+        differences = [(run(picture) - classifier(picture)).abs().max().item() for picture in pictures]
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return max(differences)
+
+
+def _onnx_session(path: Path):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def run(pixels: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(["logits"], {"pixels": pixels.numpy()})[0])
+
+    return run
+
+
+def _size(model: nn.Module, img_size: int | Sequence[int] | None) -> tuple[int, int]:
+    if img_size is None:
+        origin = getattr(model, "origin", {"options": {}})
+        img_size = origin["options"].get("img_size") or model.pretrained_cfg["input_size"][1:]
+    return (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)

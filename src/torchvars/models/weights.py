@@ -1,0 +1,264 @@
+"""Weights: saved, loaded, and read from the authors' checkpoints."""
+
+import argparse
+import hashlib
+import json
+import os
+import pickle
+import re
+from pathlib import Path
+
+import safetensors
+import torch
+from huggingface_hub import hf_hub_download
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from .. import __version__
+from ..attention import Reconstruction
+from ..attention.released import from_released
+from ..sparse import settings_of, solver_from
+from .classifier import Classifier
+from .registry import create
+from .rvt import RVT
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+
+def save(classifier: Classifier, folder: Path, results: list[dict] | None = None) -> None:
+    """config.json, model.safetensors and a model card; each file is whole or not there, the weights first."""
+    origin = getattr(classifier.model, "origin", None)
+    if origin is None:
+        raise ValueError(
+            f"{type(classifier.model).__name__} was not built by name, so that it could not be built again: "
+            "make it with torchvars.create(name, ...)"
+        )
+    state = {name: tensor.contiguous() for name, tensor in classifier.model.state_dict().items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
+    options = dict(origin["options"])
+    if options.get("attention_options"):  # the solvers are written below, as they are now
+        options["attention_options"] = {k: v for k, v in options["attention_options"].items() if k != "solver"}
+    config = {
+        "architecture": origin["name"],
+        "options": options,
+        "mean": [round(value, 6) for value in classifier.mean.flatten().tolist()],
+        "std": [round(value, 6) for value in classifier.std.flatten().tolist()],
+        "layers": {
+            name: {"strength": layer.strength, "solver": settings_of(layer.solver)}
+            for name, layer in classifier.model.named_modules()
+            if isinstance(layer, Reconstruction)
+        },
+        "sha256": digest(folder / WEIGHTS),
+        "torchvars": __version__,
+    }
+    text = json.dumps(config, indent=2) + "\n"
+    _write(folder / CONFIG, lambda path: path.write_text(text))
+    _write(folder / CARD, lambda path: path.write_text(card(classifier, config, results)))
+
+
+def load(folder: Path) -> Classifier:
+    """The classifier of a folder, in evaluation mode; nothing is returned unless all of it fits."""
+    config = _read_config(folder / CONFIG)
+    state = _read_safetensors(folder / WEIGHTS)
+    found = digest(folder / WEIGHTS)
+    if config.get("sha256") not in (None, found):
+        raise ValueError(f"{folder / WEIGHTS} is not the file that {CONFIG} was written for: its sha256 is {found}")
+    model = create(config["architecture"], **config["options"])
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Reconstruction)}
+    for name, settings in config.get("layers", {}).items():
+        layers[name].strength, layers[name].solver = settings["strength"], solver_from(settings["solver"])
+    _load_whole(model, state, folder / WEIGHTS)
+    return Classifier(model, config["mean"], config["std"]).eval()
+
+
+def resolve(name: str | Path, **options) -> Path:
+    """The folder of a model: the one given, else that of the hub."""
+    if Path(name).is_dir():
+        return Path(name)
+    files = [hf_hub_download(str(name), file, **options) for file in (CONFIG, WEIGHTS)]
+    return Path(files[0]).parent
+
+
+def card(classifier: Classifier, config: dict, results: list[dict] | None) -> str:
+    """A model card from what was measured: rows with benchmark, metric, value, images and command."""
+    parameters = sum(p.numel() for p in classifier.model.parameters() if p.requires_grad) / 1e6
+    lines = [
+        "---",
+        "library_name: torchvars",
+        "license: apache-2.0",
+        "tags: [image-classification, vars, robustness]",
+        "---",
+        "",
+        f"# {config['architecture']}",
+        "",
+        f"{parameters:.2f} M parameters. Pixels in [0, 1] in, logits out:",
+        "",
+        "```python",
+        "import torchvars",
+        "",
+        'classifier = torchvars.Classifier.from_pretrained("this folder")',
+        "```",
+        "",
+        f"Weights: sha256 {config['sha256']}.",
+        "",
+        "## Measured",
+        "",
+    ]
+    if not results:
+        return "\n".join([*lines, "Nothing has been measured of these weights.", ""])
+    lines += ["| benchmark | metric | value | images | command |", "|---|---|---|---|---|"]
+    keys = ("benchmark", "metric", "value", "images", "command")
+    lines += ["| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in results]
+    return "\n".join([*lines, ""])
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_released(
+    path: str | Path, *, ema: bool = False, normalize: bool = True, heads: list[int] | None = None
+) -> RVT:
+    """An RVT from a checkpoint of the authors' code, in evaluation mode.
+
+    Args:
+        path: their file, with an entry "model" (and "model_ema"), or a plain state; .safetensors as well.
+        ema: take "model_ema".
+        normalize: queries of length one, as in the authors' last commit; their weights were announced with a commit
+            that did not normalise, so that both are worth a try.
+        heads: heads of each stage, for softmax attention; all others say it by their shapes.
+    """
+    path = Path(path)
+    state = _released_state(path, ema)
+    stages = sorted({int(match[1]) for name in state if (match := re.match(r"transformers\.(\d+)\.", name))})
+    if not stages:
+        raise ValueError(f"{path} holds no RVT of the authors' code: its first names are {list(state)[:5]}")
+    depths = [1 + max(int(n.split(".")[3]) for n in state if n.startswith(f"transformers.{s}.blocks.")) for s in stages]
+    dims = [len(state[f"transformers.{s}.blocks.0.mlp.fc2.bias"]) for s in stages]
+    first = "transformers.0.blocks.0."
+    options, grid = {}, None
+    if first + "kernel2" in state:
+        attention, heads = "vars_s_released", heads or [1] * len(stages)
+        grid = state[first + "kernel2"].shape[3]
+        options["filters"] = state[first + "kernel"].shape[1]
+    elif first + "attn.rand_matrix" in state:
+        heads = [len(state[f"transformers.{s}.blocks.0.attn.rand_matrix"]) for s in stages]
+        options["normalize"] = normalize
+        if first + "attn.kernel" in state:
+            attention, grid = "vars_sd_released", round(state[first + "attn.kernel"].shape[2] ** 0.5)
+        else:
+            attention = "vars_d_released" if first + "attn.learned_k" in state else "performer"
+    else:
+        attention = "softmax"
+        heads = heads or [dim // (32 if len(stages) > 1 else 64) for dim in dims]
+    model = create(
+        f"rvt_tiny_{attention}",
+        img_size=224 if grid is None else 16 * grid,
+        num_classes=len(state["head.bias"]),
+        widths=[dim // count for dim, count in zip(dims, heads, strict=True)],
+        heads=heads,
+        depths=depths,
+        attention_options=options,
+        conv_mlp=state[first + "mlp.fc1.weight"].ndim == 4,
+    )
+    _load_whole(model, _renamed(state, depths), path)
+    return model.eval()
+
+
+def _renamed(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
+    """The authors' names as ours; blocks are numbered through all stages."""
+    ours, attentions = {}, {}
+    for name, tensor in state.items():
+        part, _, rest = name.partition(".")
+        if part == "transformers":
+            stage, _, number, rest = rest.split(".", 3)
+            block = f"blocks.{sum(depths[: int(stage)]) + int(number)}."
+            if rest.startswith(("mlp.", "norm2.")) or re.match(r"norm1\.(weight|bias)$", rest):
+                ours[block + rest.replace("norm2.bn.", "norm2.")] = tensor
+            else:
+                attentions.setdefault(block, {})[rest.removeprefix("attn.")] = tensor
+        elif part == "pools":
+            stage, rest = rest.split(".", 1)
+            ours[f"blocks.{sum(depths[: int(stage) + 1])}.downsample.{rest}"] = tensor
+        elif part == "norm":
+            ours[f"fc_norm.{rest}"] = tensor
+        else:
+            ours[name] = tensor
+    for block, attention in attentions.items():
+        ours |= {f"{block}attn.{name}": tensor for name, tensor in from_released(attention).items()}
+    return ours
+
+
+def _released_state(path: Path, ema: bool) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        checkpoint = _read_safetensors(path)
+    else:
+        _check_file(path)
+        try:
+            with torch.serialization.safe_globals([argparse.Namespace]):  # the authors keep their options beside
+                checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+            raise ValueError(f"{path} is no checkpoint that can be read safely, or is cut short: {error}") from error
+    if not isinstance(checkpoint, dict):
+        raise ValueError(f"{path} holds a {type(checkpoint).__name__}, not the entries of a checkpoint")
+    entry = "model_ema" if ema else "model"
+    if entry in checkpoint:
+        checkpoint = checkpoint[entry]
+    elif ema:
+        raise ValueError(f"{path} has no entry model_ema; it has {', '.join(map(str, list(checkpoint)[:8]))}")
+    return {name.removeprefix("module."): tensor for name, tensor in checkpoint.items()}
+
+
+def _load_whole(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """All tensors or none: names and shapes are compared before any is copied."""
+    expected = model.state_dict()
+    wrong = [f"missing {name}" for name in expected if name not in state]
+    wrong += [f"unknown {name}" for name in state if name not in expected]
+    wrong += [
+        f"{name} has shape {tuple(state[name].shape)}, expected {tuple(expected[name].shape)}"
+        for name in expected
+        if name in state and state[name].shape != expected[name].shape
+    ]
+    if wrong:
+        shown = "; ".join(wrong[:6]) + (f"; and {len(wrong) - 6} more" if len(wrong) > 6 else "")
+        raise ValueError(f"{path} does not fit the model: {shown}")
+    model.load_state_dict(state)
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+
+
+def _read_config(path: Path) -> dict:
+    _check_file(path)
+    try:
+        config = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    missing = [key for key in ("architecture", "options", "mean", "std") if key not in config]
+    if missing:
+        raise ValueError(f"{path} was not written by torchvars: it has no {', '.join(missing)}")
+    return config
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    _check_file(path)
+    try:
+        return load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is no safetensors file, or is cut short: {error}") from error
+
+
+def _write(path: Path, write) -> None:
+    """Aside, to the disk, then in its place: a reader sees the old file or the new one."""
+    aside = path.with_name(path.name + ".part")
+    try:
+        write(aside)
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)

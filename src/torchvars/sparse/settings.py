@@ -1,0 +1,44 @@
+"""Solvers as plain settings, to be written into a file, and back."""
+
+import inspect
+
+from .dynamics import LCA, NeuralDynamics
+from .equilibrium import Equilibrium
+from .solvers import FISTA, ISTA, LearnedISTA, Solver, SpaRSA
+
+SOLVERS: dict[str, type[Solver]] = {
+    "ista": ISTA,
+    "fista": FISTA,
+    "learned_ista": LearnedISTA,
+    "sparsa": SpaRSA,
+    "neural_dynamics": NeuralDynamics,
+    "lca": LCA,
+}
+
+
+def settings_of(solver: Solver) -> dict:
+    """The name and the arguments that build a solver again; learned values are in its state."""
+    if isinstance(solver, Equilibrium):
+        return {"name": "equilibrium", "solver": settings_of(solver.solver), "iterations": solver.iterations}
+    for name, kind in SOLVERS.items():
+        if type(solver) is kind:
+            return {"name": name, **{key: getattr(solver, key) for key in _arguments(kind)}}
+    raise ValueError(f"{type(solver).__name__} is not in SOLVERS, so that it cannot be named in a file: add it there")
+
+
+def solver_from(settings: dict) -> Solver:
+    """The solver that `settings_of` described."""
+    arguments = dict(settings)
+    name = arguments.pop("name", None)
+    if name == "equilibrium":
+        return Equilibrium(solver_from(arguments["solver"]), arguments["iterations"])
+    if name not in SOLVERS:
+        raise ValueError(f"no solver named {name!r}: there are {', '.join(SOLVERS)} and equilibrium")
+    unknown = set(arguments) - set(_arguments(SOLVERS[name]))
+    if unknown:
+        raise ValueError(f"{name} has no setting {', '.join(sorted(unknown))}: it has {_arguments(SOLVERS[name])}")
+    return SOLVERS[name](**arguments)
+
+
+def _arguments(kind: type[Solver]) -> list[str]:
+    return list(inspect.signature(kind).parameters)

@@ -1,0 +1,239 @@
+"""Every backbone with every attention, held to what timm's users do with a model."""
+
+import copy
+
+import pytest
+import timm
+import torch
+from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+
+import torchvars
+from torchvars.attention import ATTENTIONS
+from torchvars.models import BACKBONES, MODELS
+
+# One small model of each class, with two stages where it has stages.
+SMALL = {
+    "rvt_micro": {"widths": (8, 8), "heads": (2, 4), "depths": (2, 1)},
+    "deit_micro": {"embed_dim": 16, "num_heads": 2, "depth": 3},
+    "gfnet_micro": {"dim": 16, "heads": 2, "depth": 3},
+}
+PRODUCT = [(backbone, attention) for backbone in SMALL for attention in ATTENTIONS]
+
+
+def build(backbone, kind="vars_d", **options):
+    settings = {"img_size": 32, "patch_size": 8, "num_classes": 5, **SMALL[backbone], **options}
+    return timm.create_model(f"{backbone}_{kind}", **settings)
+
+
+@pytest.fixture(params=PRODUCT, ids=lambda pair: "-".join(pair))
+def model(request):
+    return build(*request.param).eval()
+
+
+def test_forward_is_features_then_head(model):
+    x = torch.randn(2, 3, 32, 32)
+    logits = model(x)
+    assert logits.shape == (2, 5)
+    features = model.forward_features(x)
+    torch.testing.assert_close(model.forward_head(features), logits, rtol=0, atol=0)
+    before = model.forward_head(features, pre_logits=True)
+    assert before.shape == (2, model.num_features)
+    torch.testing.assert_close(model.get_classifier()(before), logits, rtol=0, atol=0)
+
+
+def test_each_picture_on_its_own_at_any_resolution(model):
+    for size in ((32, 32), (64, 48), (16, 80)):
+        x = torch.randn(2, 3, *size)
+        together, alone = model(x), torch.cat([model(x[:1]), model(x[1:])])
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_every_parameter_gets_a_gradient(model):
+    if model.origin["name"].endswith("vars_s_released"):
+        for block in model.blocks:  # its 3.5 leaves no code alive at initialisation
+            block.attn.strength = 0.05
+    model.train()(4 * torch.randn(4, 3, 32, 32)).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_reset_classifier(model):
+    x = torch.randn(2, 3, 32, 32)
+    model.reset_classifier(7)
+    assert model.num_classes == 7
+    assert model(x).shape == (2, 7)
+    model.reset_classifier(0)
+    assert model(x).shape == (2, model.num_features)
+    model.reset_classifier(0, "")
+    torch.testing.assert_close(model(x).flatten(1, -2), model.fc_norm(model.forward_features(x)).flatten(1, -2))
+
+
+def test_intermediates_agree_with_features(model):
+    x = torch.randn(2, 3, 32, 32)
+    last, found = model.forward_intermediates(x)
+    assert len(found) == 3
+    torch.testing.assert_close(last, model.forward_features(x), rtol=0, atol=0)
+    torch.testing.assert_close(model.norm(found[-1].permute(0, 2, 3, 1)).flatten(1, 2), last.flatten(1, -2))
+    only = model.forward_intermediates(x, indices=[0, -1], stop_early=True, intermediates_only=True)
+    torch.testing.assert_close(only[0], found[0], rtol=0, atol=0)
+    torch.testing.assert_close(only[1], found[2], rtol=0, atol=0)
+    for info, features in zip(model.feature_info, found, strict=True):
+        assert features.shape[1] == info["num_chs"]
+        assert features.shape[2] == 32 // info["reduction"]
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_features_only(backbone):
+    x = torch.randn(2, 3, 32, 48)
+    whole = build(backbone).eval()
+    features = build(backbone, features_only=True, out_indices=(0, 2)).eval()
+    features.model.load_state_dict({k: v for k, v in whole.state_dict().items() if k in features.model.state_dict()})
+    found = features(x)
+    expected = whole.forward_intermediates(x, indices=[0, 2], intermediates_only=True)
+    assert features.feature_info.channels() == [part.shape[1] for part in expected]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_one_channel_pictures(backbone):
+    assert build(backbone, in_chans=1).eval()(torch.randn(1, 1, 32, 32)).shape == (1, 5)
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_checkpointing_changes_nothing(backbone):
+    model = build(backbone).train()
+    other = copy.deepcopy(model)
+    other.set_grad_checkpointing()
+    x = torch.randn(3, 3, 32, 32)
+    for each in (model, other):
+        each(x).square().sum().backward()
+    for one, same in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, same.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_parameter_groups(backbone):
+    model = build(backbone, "vars_d_released")
+    undecayed, decayed = param_groups_weight_decay(model, 0.05, no_weight_decay_list=model.no_weight_decay())
+    assert undecayed["weight_decay"] == 0
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    kept = {names[id(parameter)] for parameter in undecayed["params"]}
+    assert {f"blocks.{i}.attn.dictionary.inhibition" for i in range(3)} <= kept
+    assert ("pos_embed" in kept) == hasattr(model, "pos_embed")
+    assert "head.weight" in {names[id(parameter)] for parameter in decayed["params"]}
+    scales = [group["lr_scale"] for group in param_groups_layer_decay(model, 0.05, layer_decay=0.5)]
+    assert len(set(scales)) >= 5  # stem, three blocks, head
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_attention_for_each_layer(backbone):
+    names = ["softmax", "vars_d", "vars_s"]
+    model = build(backbone, attention=names)
+    kinds = [type(block.attn).__name__ for block in model.blocks]
+    assert kinds == ["Softmax", "Reconstruction", "Reconstruction"]
+    with pytest.raises(ValueError, match="attention names 2 layers, but the model has 3"):
+        build(backbone, attention=names[:2])
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_attention_options_reach_every_layer(backbone):
+    model = build(backbone, attention_options={"strength": 0.7, "solver": torchvars.sparse.FISTA(4)})
+    assert all(block.attn.strength == 0.7 and block.attn.solver.steps == 4 for block in model.blocks)
+    assert len({id(block.attn.solver) for block in model.blocks}) == 3  # each its own
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_inspection_by_the_names_of_blocks(backbone):
+    model = build(backbone).eval()
+    with torchvars.inspect(model) as layers:
+        model(torch.randn(1, 3, 32, 32))
+    assert list(layers) == ["blocks.0.attn", "blocks.1.attn", "blocks.2.attn"]
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_position_embeddings_stay_where_they_are_on_their_own_grid(backbone):
+    """A non-square picture with as many tokens as a square one is another grid."""
+    model = build(backbone, img_size=(16, 64)).eval()
+    assert torch.isfinite(model(torch.randn(1, 3, 16, 64))).all()
+    if hasattr(model, "pos_embed"):
+        x = torch.randn(1, 3, 16, 64)
+        before = model(x)
+        with torch.no_grad():
+            model.pos_embed.zero_()
+        assert not torch.allclose(before, model(x))
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_bad_sizes_are_refused(backbone):
+    with pytest.raises(ValueError, match="img_size 30 x 30 is not a multiple of"):
+        build(backbone, img_size=30)
+    with pytest.raises(ValueError, match="patch_size must be a multiple of 4, got 6"):
+        build(backbone, img_size=24, patch_size=6)
+    with pytest.raises(ValueError, match="pictures of 32 x 30 pixels do not divide into patches of 8"):
+        build(backbone)(torch.randn(1, 3, 32, 30))
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_drop_path_and_dropout_act_in_training_only(backbone):
+    for option in ("drop_path_rate", "drop_rate", "proj_drop_rate"):
+        model = build(backbone, **{option: 0.5})
+        x = torch.randn(16, 3, 32, 32)
+        model.train()
+        assert not torch.equal(model(x), model(x)), option
+        model.eval()
+        torch.testing.assert_close(model(x), model(x), rtol=0, atol=0)
+
+
+def test_every_name_is_in_timm_and_nothing_else():
+    assert len(MODELS) == len(BACKBONES) * len(ATTENTIONS)
+    assert set(MODELS) <= set(timm.list_models())
+    assert set(timm.list_models("rvt_tiny_vars_*")) == {name for name in MODELS if name.startswith("rvt_tiny_vars_")}
+    for name in MODELS:
+        cfg = timm.get_pretrained_cfg(name)
+        assert cfg.mean == (0.485, 0.456, 0.406)
+        assert cfg.classifier == "head"
+
+
+@pytest.mark.parametrize("name", ["rvt_micro_vars_d", "deit_micro_vars_d", "gfnet_micro_vars_d", "rvt_tiny_vars_sd"])
+def test_default_cfg_fits_the_model(name):
+    model = torchvars.create(name, num_classes=10).eval()
+    cfg = model.pretrained_cfg
+    with torch.no_grad():
+        features = model.forward_intermediates(torch.randn(1, *cfg["input_size"]), indices=1, intermediates_only=True)
+        assert tuple(features[0].shape[2:]) == cfg["pool_size"]
+        assert model(torch.randn(1, *cfg["input_size"])).shape == (1, 10)
+    assert isinstance(model.get_submodule(cfg["first_conv"]), torch.nn.Conv2d)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "_micro_" in name and "vars_" in name])
+def test_small_presets_have_about_a_million_parameters(name):
+    assert 0.8e6 < sum(p.numel() for p in torchvars.create(name).parameters()) < 2.5e6
+
+
+def test_unknown_names_are_answered_with_the_known():
+    with pytest.raises(ValueError, match=r"no model named 'rvt_tiny_varsd': did you mean rvt_tiny_vars_"):
+        torchvars.create("rvt_tiny_varsd")
+    with pytest.raises(ValueError, match="rvt_tiny_vars_d has no weights here; names that have: none yet"):
+        torchvars.create("rvt_tiny_vars_d", pretrained=True)
+
+
+def test_classifier_normalises_by_the_models_own_figures():
+    model = build("rvt_micro").eval()
+    pixels = torch.rand(2, 3, 32, 32)
+    mean, std = torch.tensor([0.1, 0.2, 0.3]).view(3, 1, 1), torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)
+    own = torchvars.Classifier(model, mean.flatten().tolist(), std.flatten().tolist())
+    torch.testing.assert_close(own(pixels), model((pixels - mean) / std))
+    default = torchvars.Classifier(model)
+    assert default.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
+    with pytest.raises(ValueError, match="one positive deviation for each channel"):
+        torchvars.Classifier(model, (0.5, 0.5, 0.5), (0.0, 0.5, 0.5))
+
+
+@pytest.mark.slow
+def test_every_model_compiles_to_one_graph(model):
+    torch.compiler.reset()
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x), rtol=1e-3, atol=1e-4)

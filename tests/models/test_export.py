@@ -1,0 +1,78 @@
+"""What is exported gives the model's logits."""
+
+import pytest
+import torch
+
+import torchvars
+from torchvars.attention import ATTENTIONS
+from torchvars.cli.main import main
+from torchvars.models.export import export
+
+# Depth one: what matters is each attention within each kind of block.
+SMALL = {
+    "rvt_micro": {"widths": (8,), "heads": (2,), "depths": (1,)},
+    "deit_micro": {"embed_dim": 16, "num_heads": 2, "depth": 1},
+    "gfnet_micro": {"dim": 16, "heads": 2, "depth": 1},
+}
+SLOW = pytest.mark.slow
+PRODUCT = [
+    pytest.param(backbone, attention, kind, marks=[] if backbone == "rvt_micro" else [SLOW])
+    for backbone in SMALL
+    for attention in ATTENTIONS
+    for kind in ("onnx", "pt2")
+]
+
+
+def build(backbone, attention):
+    settings = {"img_size": 32, "patch_size": 8, "num_classes": 4, **SMALL[backbone]}
+    return torchvars.Classifier(torchvars.create(f"{backbone}_{attention}", **settings))
+
+
+@pytest.mark.parametrize(("backbone", "attention", "kind"), PRODUCT)
+def test_every_backbone_and_attention_exports_with_any_batch(backbone, attention, kind, tmp_path):
+    difference = export(build(backbone, attention), tmp_path / f"model.{kind}", kind)
+    assert difference < 1e-4
+    assert [path.name for path in tmp_path.iterdir()] == [f"model.{kind}"]
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+def test_another_resolution(kind, tmp_path):
+    assert export(build("rvt_micro", "vars_d"), tmp_path / f"new/model.{kind}", kind, img_size=(48, 64)) < 1e-4
+
+
+def test_the_written_file_runs_without_torchvars(tmp_path):
+    import onnxruntime
+
+    classifier = build("rvt_micro", "vars_d")
+    export(classifier, tmp_path / "model.onnx", "onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    pixels = torch.rand(5, 3, 32, 32)
+    (logits,) = session.run(None, {"pixels": pixels.numpy()})
+    torch.testing.assert_close(torch.from_numpy(logits), classifier(pixels), rtol=0, atol=1e-4)
+
+
+def test_unknown_formats_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="format must be one of onnx, pt2, got 'tflite'"):
+        export(build("rvt_micro", "vars_d"), tmp_path / "model", "tflite")
+
+
+def test_a_failed_export_leaves_the_old_file(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old")
+    classifier = build("rvt_micro", "vars_d")
+    classifier.model.blocks[0].attn.solver.tolerance = 1e-3  # a decision that a graph cannot hold
+    with pytest.raises(Exception):  # noqa: B017, PT011 (PyTorch's own, of a kind that changes)
+        export(classifier, path, "onnx")
+    assert path.read_bytes() == b"old"
+    assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_command_exports_a_folder_and_names_what_is_wrong(tmp_path, capsys):
+    build("rvt_micro", "vars_d").save_pretrained(tmp_path / "saved")
+    main(["export", str(tmp_path / "saved"), "--format", "pt2", "--output", str(tmp_path / "model.pt2")])
+    assert "model.pt2: logits within" in capsys.readouterr().out
+    assert (tmp_path / "model.pt2").exists()
+    with pytest.raises(SystemExit) as stopped:
+        main(["export", "rvt_tiny_varsd"])
+    assert stopped.value.code == 2
+    assert "no model named 'rvt_tiny_varsd'" in capsys.readouterr().err

@@ -1,0 +1,203 @@
+"""Saving, loading, and the authors' checkpoints."""
+
+import argparse
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import torchvars
+from torchvars.attention import ATTENTIONS
+from torchvars.sparse import FISTA, SOLVERS, Equilibrium, LearnedISTA, NeuralDynamics, SpaRSA, settings_of, solver_from
+
+DATA = Path(__file__).parent.parent / "data"
+RELEASED = ("self_att", "perf", "vars_s", "vars_d", "vars_sd")
+
+
+def small(attention="vars_d", **options):
+    settings = {"img_size": 32, "patch_size": 8, "num_classes": 4, "widths": (8,), "heads": (2,), "depths": (2,)}
+    return torchvars.create(f"rvt_micro_{attention}", **settings, **options)
+
+
+def released(case, tmp_path, wrap=lambda state: {"model": state}, prefix=""):
+    """A file as the authors would write it, its input and logits."""
+    tensors = load_file(DATA / f"rvt_micro_{case}.safetensors")
+    state = {prefix + key.removeprefix("state."): value for key, value in tensors.items() if key.startswith("state.")}
+    path = tmp_path / f"{case}.pth"
+    torch.save(wrap(state), path)
+    return path, tensors
+
+
+@pytest.mark.parametrize("case", RELEASED)
+def test_whole_models_of_the_authors_give_their_logits(case, tmp_path):
+    path, tensors = released(case, tmp_path)
+    model = torchvars.load_released(path, heads=[2, 4] if case == "self_att" else None)
+    torch.testing.assert_close(model(tensors["input"]), tensors["logits"], rtol=0, atol=1e-5)
+    features = model.forward_head(model.forward_features(tensors["input"]), pre_logits=True)
+    torch.testing.assert_close(features, tensors["features"], rtol=0, atol=1e-5)
+
+
+def test_forms_of_a_checkpoint(tmp_path):
+    options = argparse.Namespace(lam=0.3)
+    whole = lambda state: {"model": state, "model_ema": shifted(state), "epoch": 299, "args": options}  # noqa: E731
+
+    def shifted(state):
+        return {key: value + 1 if key.endswith("head.bias") else value for key, value in state.items()}
+
+    path, tensors = released("vars_d", tmp_path, whole, prefix="module.")
+    logits = torchvars.load_released(path)(tensors["input"])
+    torch.testing.assert_close(logits, tensors["logits"], rtol=0, atol=1e-5)
+    averaged = torchvars.load_released(path, ema=True)(tensors["input"])
+    torch.testing.assert_close(averaged, tensors["logits"] + 1, rtol=0, atol=1e-5)
+    other = torchvars.load_released(path, normalize=False)(tensors["input"])
+    assert (other - tensors["logits"]).abs().max() > 1e-2
+    plain, _ = released("vars_d", tmp_path, lambda state: state)
+    torch.testing.assert_close(torchvars.load_released(plain)(tensors["input"]), logits, rtol=0, atol=0)
+
+
+def test_a_released_model_can_be_saved_as_one_of_ours(tmp_path):
+    path, tensors = released("vars_sd", tmp_path)
+    torchvars.Classifier(torchvars.load_released(path), (0, 0, 0), (1, 1, 1)).save_pretrained(tmp_path / "ours")
+    again = torchvars.Classifier.from_pretrained(tmp_path / "ours")
+    torch.testing.assert_close(again(tensors["input"]), tensors["logits"], rtol=0, atol=1e-5)
+
+
+def test_every_key_of_the_real_rvt_tiny_is_known(tmp_path):
+    """Names and shapes of the authors' RVT-Ti, rebuilt from our own model: depth 10 and 2, widths 192 and 384."""
+    path, _ = released("vars_d", tmp_path)
+    state = torch.load(path, weights_only=True)["model"]
+    state["transformers.0.blocks.0.attn.surprise"] = torch.zeros(1)
+    torch.save(state, path)
+    with pytest.raises(KeyError, match="'surprise' is no tensor of the authors' attention"):
+        torchvars.load_released(path)
+    del state["transformers.0.blocks.0.attn.surprise"], state["head.weight"]
+    torch.save(state, path)
+    with pytest.raises(ValueError, match=r"does not fit the model: missing head\.weight"):
+        torchvars.load_released(path)
+
+
+def test_foreign_and_broken_checkpoints_are_refused(tmp_path):
+    path, _ = released("vars_d", tmp_path)
+    with pytest.raises(FileNotFoundError, match="no file"):
+        torchvars.load_released(tmp_path / "nowhere.pth")
+    with pytest.raises(ValueError, match="has no entry model_ema; it has model"):
+        torchvars.load_released(path, ema=True)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="is no checkpoint that can be read safely, or is cut short"):
+        torchvars.load_released(path)
+    torch.save({"model": {"conv.weight": torch.zeros(1)}}, path)
+    with pytest.raises(ValueError, match="holds no RVT of the authors' code"):
+        torchvars.load_released(path)
+    torch.save([1, 2], path)
+    with pytest.raises(ValueError, match="holds a list, not the entries of a checkpoint"):
+        torchvars.load_released(path)
+
+
+def test_code_in_a_checkpoint_is_never_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (Path(tmp_path / "run").touch, ())
+
+    torch.save({"model": Evil()}, tmp_path / "evil.pth")
+    with pytest.raises(ValueError, match="is no checkpoint that can be read safely"):
+        torchvars.load_released(tmp_path / "evil.pth")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_saved_classifier_is_the_same_one(attention, tmp_path):
+    classifier = torchvars.Classifier(small(attention), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)).eval()
+    classifier.save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    again = torchvars.Classifier.from_pretrained(tmp_path)
+    assert not again.training
+    pixels = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(again(pixels), classifier(pixels), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [*(kind(steps=4) for kind in SOLVERS.values()), NeuralDynamics(9, beta=1.5), Equilibrium(FISTA(50), iterations=7)],
+    ids=lambda solver: type(solver).__name__,
+)
+def test_solver_and_strength_are_saved_as_they_are_now(solver, tmp_path):
+    model = small(attention_options={"solver": SpaRSA(2)})
+    for block in model.blocks:
+        block.attn.solver, block.attn.strength = copy.deepcopy(solver), 0.11
+        if isinstance(solver, LearnedISTA):
+            torch.nn.init.constant_(block.attn.solver.step, 0.4)
+    classifier = torchvars.Classifier(model).eval()
+    classifier.save_pretrained(tmp_path)
+    again = torchvars.Classifier.from_pretrained(tmp_path)
+    assert settings_of(again.model.blocks[1].attn.solver) == settings_of(solver)
+    assert again.model.blocks[1].attn.strength == 0.11
+    pixels = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(again(pixels), classifier(pixels), rtol=0, atol=0)
+
+
+def test_bad_solver_settings_are_refused():
+    with pytest.raises(ValueError, match="no solver named 'newton'"):
+        solver_from({"name": "newton"})
+    with pytest.raises(ValueError, match="ista has no setting momentum"):
+        solver_from({"name": "ista", "momentum": 1})
+
+
+def test_card_says_what_was_measured(tmp_path):
+    classifier = torchvars.Classifier(small())
+    classifier.save_pretrained(tmp_path / "without")
+    assert "Nothing has been measured" in (tmp_path / "without/README.md").read_text()
+    row = {"benchmark": "clean", "metric": "top-1", "value": 12.5, "images": 8, "command": "torchvars evaluate"}
+    classifier.save_pretrained(tmp_path / "with", results=[row])
+    assert "| clean | top-1 | 12.5 | 8 | torchvars evaluate |" in (tmp_path / "with/README.md").read_text()
+
+
+def test_broken_folders_are_refused(tmp_path):
+    classifier = torchvars.Classifier(small())
+    classifier.save_pretrained(tmp_path)
+    weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    good_weights, good_config = weights.read_bytes(), config.read_text()
+
+    weights.write_bytes(good_weights[:-100])
+    with pytest.raises(ValueError, match="is no safetensors file, or is cut short"):
+        torchvars.Classifier.from_pretrained(tmp_path)
+    state = load_file(DATA / "attention_vars_d.safetensors")
+    save_file(state, weights)
+    with pytest.raises(ValueError, match=r"is not the file that config\.json was written for"):
+        torchvars.Classifier.from_pretrained(tmp_path)
+    config.write_text(json.dumps({**json.loads(good_config), "sha256": None}))
+    with pytest.raises(ValueError, match=r"does not fit the model: missing .* and \d+ more"):
+        torchvars.Classifier.from_pretrained(tmp_path)
+    weights.write_bytes(good_weights)
+    config.write_text("{}")
+    with pytest.raises(ValueError, match="was not written by torchvars: it has no architecture, options, mean, std"):
+        torchvars.Classifier.from_pretrained(tmp_path)
+    config.write_text(good_config[:50])
+    with pytest.raises(ValueError, match="is not JSON"):
+        torchvars.Classifier.from_pretrained(tmp_path)
+    config.unlink()
+    with pytest.raises(FileNotFoundError, match="no file"):
+        torchvars.Classifier.from_pretrained(tmp_path)
+
+
+def test_a_failed_save_leaves_the_old_files(tmp_path, monkeypatch):
+    classifier = torchvars.Classifier(small())
+    classifier.save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(state, path, **_):
+        Path(path).write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("torchvars.models.weights.save_file", full)
+    with pytest.raises(OSError, match="no space left"):
+        torchvars.Classifier(small()).save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_model_that_has_no_name_cannot_be_saved(tmp_path):
+    with pytest.raises(ValueError, match="Linear was not built by name"):
+        torchvars.Classifier(torch.nn.Linear(2, 2)).save_pretrained(tmp_path)

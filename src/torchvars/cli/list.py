@@ -60,9 +60,8 @@ def print_models(pattern: str, paper: bool) -> None:
     else:
         print(f"{'name':<30}{'M params':>10}{'GFLOPs':>10}")
     threads = torch.get_num_threads()
-    torch.set_num_threads(
-        1
-    )  # the layers of one picture are small: on a busy machine threads mostly wait for each other
+    # The layers of one picture are small: on a busy machine their threads would mostly wait for each other.
+    torch.set_num_threads(1)
     try:
         for name in matching(PAPER if paper else MODELS, pattern):
             counted = cost(create(name))

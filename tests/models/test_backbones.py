@@ -213,6 +213,10 @@ def test_small_presets_have_about_a_million_parameters(name):
     assert 0.8e6 < sum(p.numel() for p in torchvars.create(name).parameters()) < 2.5e6
 
 
+def test_another_size_is_in_the_cfg():
+    assert torchvars.create("rvt_micro_vars_d", img_size=(32, 64)).pretrained_cfg["input_size"] == (3, 32, 64)
+
+
 def test_unknown_names_are_answered_with_the_known():
     with pytest.raises(ValueError, match=r"no model named 'rvt_tiny_varsd': did you mean rvt_tiny_vars_"):
         torchvars.create("rvt_tiny_varsd")

@@ -65,8 +65,20 @@ def test_a_released_model_can_be_saved_as_one_of_ours(tmp_path):
     torch.testing.assert_close(again(tensors["input"]), tensors["logits"], rtol=0, atol=1e-5)
 
 
-def test_every_key_of_the_real_rvt_tiny_is_known(tmp_path):
-    """Names and shapes of the authors' RVT-Ti, rebuilt from our own model: depth 10 and 2, widths 192 and 384."""
+@pytest.mark.parametrize(("case", "trainable"), [("vars_d", 8_029_312), ("vars_sd", 9_004_672)])
+def test_every_tensor_of_the_real_rvt_tiny_finds_its_place(case, trainable, tmp_path):
+    """By the names and shapes of the authors' RVT-Ti, and their count of trainable parameters."""
+    shapes = json.loads((DATA / "rvt_tiny_keys.json").read_text())[case]
+    state = {
+        name: torch.zeros(shape, dtype=torch.long if "tracked" in name else None) for name, shape in shapes.items()
+    }
+    torch.save({"model": state}, tmp_path / "rvt.pth")
+    model = torchvars.load_released(tmp_path / "rvt.pth")
+    assert sum(parameter.numel() for parameter in model.parameters()) == trainable
+    assert model.origin["name"] == f"rvt_tiny_{case}_released"
+
+
+def test_tensors_too_many_and_too_few_are_named(tmp_path):
     path, _ = released("vars_d", tmp_path)
     state = torch.load(path, weights_only=True)["model"]
     state["transformers.0.blocks.0.attn.surprise"] = torch.zeros(1)

@@ -46,8 +46,8 @@ def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
 
     Args:
         model: images (batch, channels, height, width) -> anything.
-        img_size: pixels of the picture, (height, width) if it is not square. When None, those of the model's
-            `pretrained_cfg`, which for a model built with another `img_size` still holds the one of its name.
+        img_size: pixels of the picture, (height, width) if it is not square; those of the model's `pretrained_cfg`
+            when None.
     """
     picture = _blank_picture(model, img_size)
     counter = FlopCounterMode(display=False, custom_mapping=_FOURIER)

@@ -60,6 +60,5 @@ def _onnx_session(path: Path):
 
 def _size(model: nn.Module, img_size: int | Sequence[int] | None) -> tuple[int, int]:
     if img_size is None:
-        origin = getattr(model, "origin", {"options": {}})
-        img_size = origin["options"].get("img_size") or model.pretrained_cfg["input_size"][1:]
+        img_size = model.pretrained_cfg["input_size"][1:]
     return (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)

@@ -66,6 +66,11 @@ def _build(pretrained: bool = False, *, name: str, **options) -> nn.Module:
         **{**arguments, "attention": attention, **options},
     )
     model.origin = {"name": name, "options": options}  # what builds it again, for saving
+    if "img_size" in options:
+        size = options["img_size"]
+        height, width = (size, size) if isinstance(size, int) else size
+        channels = options.get("in_chans", 3)
+        model.pretrained_cfg = model.default_cfg = {**model.pretrained_cfg, "input_size": (channels, height, width)}
     return model
 
 

@@ -213,3 +213,21 @@ def test_a_failed_save_leaves_the_old_files(tmp_path, monkeypatch):
 def test_a_model_that_has_no_name_cannot_be_saved(tmp_path):
     with pytest.raises(ValueError, match="Linear was not built by name"):
         torchvars.Classifier(torch.nn.Linear(2, 2)).save_pretrained(tmp_path)
+
+
+def test_weights_that_ship_are_loaded_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchvars.models.registry.EMBEDDED", tmp_path)
+    classifier = torchvars.Classifier(torchvars.create("rvt_micro_vars_d")).eval()
+    classifier.model.blocks[0].attn.solver = SpaRSA(2)
+    classifier.save_pretrained(tmp_path / "rvt_micro_vars_d")
+    pictures = torch.randn(1, 3, 112, 112)
+    loaded = torchvars.create("rvt_micro_vars_d", pretrained=True)
+    torch.testing.assert_close(loaded(pictures), classifier.model(pictures), rtol=0, atol=0)
+    # Another number of classes: the same features behind a new head.
+    tuned = torchvars.create("rvt_micro_vars_d", pretrained=True, num_classes=3)
+    assert tuned(pictures).shape == (1, 3)
+    torch.testing.assert_close(tuned.forward_features(pictures), classifier.model.forward_features(pictures))
+    with pytest.raises(ValueError, match="rvt_micro_vars_s has no weights here; names that have: rvt_micro_vars_d"):
+        torchvars.create("rvt_micro_vars_s", pretrained=True)
+    with pytest.raises(ValueError, match="does not fit the model"):
+        torchvars.create("rvt_micro_vars_d", pretrained=True, depths=(5,))

@@ -2,6 +2,7 @@
 
 import difflib
 from functools import partial
+from pathlib import Path
 
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
@@ -39,7 +40,8 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
 
     Args:
         name: a backbone and an attention, such as "rvt_tiny_vars_d".
-        pretrained: with the weights that come with the package, for the names that have some.
+        pretrained: with the weights that come with the package, for the names that have some; with another
+            `num_classes` the head is new.
         options: of the backbone: num_classes, img_size, attention_options, drop_path_rate, ...
     """
     if name not in MODELS:
@@ -47,12 +49,21 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
         hint = f"did you mean {', '.join(close)}? " if close else ""
         names = f"A name is one of {', '.join(BACKBONES)}, then one of {', '.join(ATTENTIONS)}"
         raise ValueError(f"no model named {name!r}: {hint}{names}")
-    if pretrained and name not in EMBEDDED:
-        raise ValueError(f"{name} has no weights here; names that have: {', '.join(EMBEDDED) or 'none yet'}")
-    return _build(pretrained=pretrained, name=name, **options)
+    if not pretrained:
+        return _build(name=name, **options)
+    if name not in embedded():
+        raise ValueError(f"{name} has no weights here; names that have: {', '.join(embedded()) or 'none yet'}")
+    from .weights import load  # which builds models by their names
+
+    return load(EMBEDDED / name, **options).model
 
 
-EMBEDDED: dict[str, str] = {}
+EMBEDDED = Path(__file__).parent.parent / "weights"
+
+
+def embedded() -> list[str]:
+    """Names whose weights come with the package: a folder of `save_pretrained` for each."""
+    return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
 
 
 def _build(pretrained: bool = False, *, name: str, **options) -> nn.Module:
@@ -74,12 +85,13 @@ def _build(pretrained: bool = False, *, name: str, **options) -> nn.Module:
     return model
 
 
-def _cfg(backbone: str) -> dict:
+def _cfg(name: str, backbone: str) -> dict:
     _, arguments = BACKBONES[backbone]
     size = arguments.get("img_size", 224)
     stride = arguments.get("patch_size", 16) * 2 ** (len(arguments.get("depths", (1,))) - 1)
     return {
         "url": "",
+        "file": str(EMBEDDED / name / "model.safetensors") if name in embedded() else None,
         "num_classes": arguments.get("num_classes", 1000),
         "input_size": (3, size, size),
         "pool_size": (size // stride, size // stride),
@@ -93,7 +105,7 @@ def _cfg(backbone: str) -> dict:
     }
 
 
-default_cfgs = generate_default_cfgs({name: _cfg(backbone) for name, (backbone, _) in MODELS.items()})
+default_cfgs = generate_default_cfgs({name: _cfg(name, backbone) for name, (backbone, _) in MODELS.items()})
 
 
 def _register() -> None:

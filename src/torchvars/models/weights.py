@@ -57,16 +57,26 @@ def save(classifier: Classifier, folder: Path, results: list[dict] | None = None
     _write(folder / CARD, lambda path: path.write_text(card(classifier, config, results)))
 
 
-def load(folder: Path) -> Classifier:
-    """The classifier of a folder, in evaluation mode; nothing is returned unless all of it fits."""
+def load(folder: Path, **changed) -> Classifier:
+    """The classifier of a folder, in evaluation mode; nothing is returned unless all of it fits.
+
+    Args:
+        changed: options of the model that replace those it was saved with; with other `num_classes` the head is new.
+    """
     config = _read_config(folder / CONFIG)
     state = _read_safetensors(folder / WEIGHTS)
     found = digest(folder / WEIGHTS)
     if config.get("sha256") not in (None, found):
         raise ValueError(f"{folder / WEIGHTS} is not the file that {CONFIG} was written for: its sha256 is {found}")
-    model = create(config["architecture"], **config["options"])
+    model = create(config["architecture"], **{**config["options"], **changed})
+    head = state.get("head.weight")
+    if "num_classes" in changed and head is not None and len(head) != model.num_classes:
+        state = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
+        state |= {f"head.{name}": tensor for name, tensor in model.head.state_dict().items()}
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Reconstruction)}
     for name, settings in config.get("layers", {}).items():
+        if name not in layers:
+            raise ValueError(f"{folder / CONFIG} does not fit the model: it has no layer {name} that reconstructs")
         layers[name].strength, layers[name].solver = settings["strength"], solver_from(settings["solver"])
     _load_whole(model, state, folder / WEIGHTS)
     return Classifier(model, config["mean"], config["std"]).eval()

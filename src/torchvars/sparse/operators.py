@@ -94,9 +94,10 @@ class Dense(Operator):
         if direction.shape[-2] == self.size:
             direction = atoms @ direction
         direction = F.normalize(direction, dim=-2)
-        # (I - v v^T) P P^T (I - v v^T) has the eigenvalues of (P - v v^T P)^T (P - v v^T P).
-        rest = atoms - direction @ (direction.mT @ atoms)
-        bound, _ = largest_eigenvalue(rest.mT @ rest, slack=0.25)
+        # (I - v v^T) P P^T (I - v v^T) has the eigenvalues of P^T P - q q^T with q = P^T v.
+        share = atoms.mT @ direction
+        gram = atoms.mT @ atoms if self.gram_matrix is None else self.gram_matrix.detach()
+        bound, _ = largest_eigenvalue(gram - share @ share.mT, slack=1.0)  # it need not be tight to be of use
         return direction, bound[..., None, None]
 
 

@@ -16,6 +16,9 @@ from torchvars.attention import Reconstruction
 from torchvars.models.convert import TARGETS, Interpolated, convert, restore, set_share
 from torchvars.sparse import FISTA
 
+# Whole conversions to filters are warned of, and are what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore:with vars_s:UserWarning")
+
 DIM, HEADS, DEPTH, PATCHES = 24, 3, 3, 16
 NAMES = [f"blocks.{index}.attn" for index in range(DEPTH)]
 

@@ -3,24 +3,15 @@
 from collections.abc import Sequence
 
 import torch
-from timm.layers import DropPath, Mlp
+from timm.layers import Mlp
 from torch import Tensor, nn
 
-from ..attention import Attention
 from ..attention.tokens import resample
-from .backbone import Backbone, ConvStem, attention_names, build_attention, grid_of, initialize
+from .backbone import Backbone, Block, ConvStem, attention_names, build_attention, grid_of, initialize
 
 
-class GFNetBlock(nn.Module):
+class GFNetBlock(Block):
     """Mixer and MLP in one residual branch: tokens + mlp(norm(mix(norm(tokens))))."""
-
-    def __init__(self, dim: int, attention: Attention, mlp: nn.Module, drop_path: float = 0.0):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
-        self.attn = attention
-        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
-        self.mlp = mlp
-        self.drop_path = DropPath(drop_path)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return tokens + self.drop_path(self.mlp(self.norm2(self.attn(self.norm1(tokens)))))

@@ -50,9 +50,10 @@ def print_names(kind: str | None, pattern: str) -> None:
 
 def print_models(pattern: str, paper: bool) -> None:
     """A line for each model as soon as it is counted: large ones take some seconds."""
+    import timm
     import torch
 
-    from ..models import MODELS, create
+    from ..models import MODELS
     from ..models.cost import PAPER, cost
 
     if paper:
@@ -64,7 +65,7 @@ def print_models(pattern: str, paper: bool) -> None:
     torch.set_num_threads(1)
     try:
         for name in matching(PAPER if paper else MODELS, pattern):
-            counted = cost(create(name))
+            counted = cost(timm.create_model(name))
             parameters, gflops = counted.parameters / 1e6, counted.multiply_adds / 1e9
             if paper:
                 title, published, published_gflops = PAPER[name]

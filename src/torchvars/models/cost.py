@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..sparse import fourier
 from ..sparse.fourier import Spectrum
 
-# The rows of the paper's main table, by their names here or in timm: its name, parameters in millions, and GFLOPs (which
-# are multiply-adds). GFNet stands there with the figures of GFNet-Ti*; PVT, 13.2 and 1.9, is in neither.
+# The rows of the paper's main table, by their names here or in timm: its name, parameters in millions, and GFLOPs
+# (multiply-adds). GFNet stands there with the figures of GFNet-Ti*; PVT, 13.2 and 1.9, is in neither.
 PAPER = {
     "regnety_040": ("RegNetY-4GF", 20.6, 4.0),
     "resnet50": ("ResNet50", 25.6, 4.1),

@@ -48,7 +48,14 @@ def test_the_written_file_runs_without_torchvars(tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     pixels = torch.rand(5, 3, 32, 32)
     (logits,) = session.run(None, {"pixels": pixels.numpy()})
-    torch.testing.assert_close(torch.from_numpy(logits), classifier(pixels), rtol=0, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(logits), classifier.eval()(pixels), rtol=0, atol=1e-4)
+
+
+def test_exporting_leaves_the_model_as_it_was(tmp_path):
+    classifier = build("rvt_micro", "softmax").train()
+    export(classifier, tmp_path / "model.pt2", "pt2")
+    assert classifier.training
+    assert all(parameter.requires_grad for parameter in classifier.parameters())
 
 
 def test_unknown_formats_are_refused(tmp_path):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -231,3 +232,12 @@ def test_weights_that_ship_are_loaded_by_name(tmp_path, monkeypatch):
         torchvars.create("rvt_micro_vars_s", pretrained=True)
     with pytest.raises(ValueError, match="does not fit the model"):
         torchvars.create("rvt_micro_vars_d", pretrained=True, depths=(5,))
+
+
+def test_a_model_that_timm_made_is_saved_like_any_other(tmp_path):
+    classifier = torchvars.Classifier(timm.create_model("rvt_micro_vars_d", num_classes=3)).eval()
+    classifier.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["options"] == {"num_classes": 3}
+    pixels = torch.rand(1, 3, 112, 112)
+    again = torchvars.Classifier.from_pretrained(tmp_path)
+    torch.testing.assert_close(again(pixels), classifier(pixels), rtol=0, atol=0)

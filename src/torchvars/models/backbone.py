@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 
 import torch
-from timm.layers import DropPath
+from timm.layers import DropPath, to_2tuple
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -49,7 +49,7 @@ def check_images(images: Tensor, patch_size: int) -> None:
 
 def grid_of(img_size: int | Sequence[int], stride: int) -> tuple[int, int]:
     """The grid of tokens of a picture of that size, of that many pixels from token to token."""
-    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    height, width = to_2tuple(img_size)
     if height % stride or width % stride:
         raise ValueError(f"img_size {height} x {width} is not a multiple of {stride}, the pixels from token to token")
     return height // stride, width // stride

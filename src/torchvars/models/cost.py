@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -73,7 +74,7 @@ def _blank_picture(model: nn.Module, img_size: int | Sequence[int] | None) -> Te
         if "input_size" not in cfg:
             raise ValueError(f"{type(model).__name__} does not say what pictures it takes: pass img_size in pixels")
         img_size = cfg["input_size"][1:]
-    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    height, width = to_2tuple(img_size)
     like = next(model.parameters(), torch.empty(0))
     return like.new_zeros(1, getattr(model, "in_chans", 3), height, width)
 

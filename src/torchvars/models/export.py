@@ -1,10 +1,12 @@
 """Models for other runtimes: ONNX, and PyTorch's own exported programs."""
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from timm.layers import to_2tuple
+from torch import Tensor
 
 from .classifier import Classifier
 
@@ -23,8 +25,8 @@ def export(classifier: Classifier, path: str | Path, format: str, img_size: int 
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     path = Path(path)
-    size = _size(classifier.model, img_size)
-    classifier = classifier.eval().requires_grad_(False)
+    size = to_2tuple(img_size or classifier.model.pretrained_cfg["input_size"][1:])
+    classifier = copy.deepcopy(classifier).eval().requires_grad_(False)  # the caller's stays as it is
     generator = torch.Generator().manual_seed(0)
     pictures = [torch.rand(batch, len(classifier.mean), *size, generator=generator) for batch in (2, 3)]
     program = torch.export.export(
@@ -56,9 +58,3 @@ def _onnx_session(path: Path):
         return torch.from_numpy(session.run(["logits"], {"pixels": pixels.numpy()})[0])
 
     return run
-
-
-def _size(model: nn.Module, img_size: int | Sequence[int] | None) -> tuple[int, int]:
-    if img_size is None:
-        img_size = model.pretrained_cfg["input_size"][1:]
-    return (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)

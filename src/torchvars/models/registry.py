@@ -4,6 +4,7 @@ import difflib
 from functools import partial
 from pathlib import Path
 
+from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
@@ -66,32 +67,42 @@ def embedded() -> list[str]:
     return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
 
 
-def _build(pretrained: bool = False, *, name: str, **options) -> nn.Module:
+def _build(
+    pretrained: bool = False,
+    *,
+    name: str,
+    pretrained_cfg=None,
+    pretrained_cfg_overlay: dict | None = None,
+    cache_dir: str | None = None,
+    **options,
+) -> nn.Module:
+    """A model by name; the words from `pretrained_cfg` to `cache_dir` are timm's, and no options of the model."""
     backbone, attention = MODELS[name]
     kind, arguments = BACKBONES[backbone]
     model = build_model_with_cfg(
         kind,
         name,
         pretrained,
+        pretrained_cfg=pretrained_cfg,
+        pretrained_cfg_overlay=pretrained_cfg_overlay,
+        cache_dir=cache_dir,
         feature_cfg={"out_indices": 3, "feature_cls": "getter"},
         **{**arguments, "attention": attention, **options},
     )
     model.origin = {"name": name, "options": options}  # what builds it again, for saving
     if "img_size" in options:
-        size = options["img_size"]
-        height, width = (size, size) if isinstance(size, int) else size
-        channels = options.get("in_chans", 3)
-        model.pretrained_cfg = model.default_cfg = {**model.pretrained_cfg, "input_size": (channels, height, width)}
+        size = (options.get("in_chans", 3), *to_2tuple(options["img_size"]))
+        model.pretrained_cfg = model.default_cfg = {**model.pretrained_cfg, "input_size": size}
     return model
 
 
-def _cfg(name: str, backbone: str) -> dict:
+def _cfg(name: str, backbone: str, shipped: list[str]) -> dict:
     _, arguments = BACKBONES[backbone]
     size = arguments.get("img_size", 224)
     stride = arguments.get("patch_size", 16) * 2 ** (len(arguments.get("depths", (1,))) - 1)
     return {
         "url": "",
-        "file": str(EMBEDDED / name / "model.safetensors") if name in embedded() else None,
+        "file": str(EMBEDDED / name / "model.safetensors") if name in shipped else None,
         "num_classes": arguments.get("num_classes", 1000),
         "input_size": (3, size, size),
         "pool_size": (size // stride, size // stride),
@@ -105,7 +116,8 @@ def _cfg(name: str, backbone: str) -> dict:
     }
 
 
-default_cfgs = generate_default_cfgs({name: _cfg(name, backbone) for name, (backbone, _) in MODELS.items()})
+_SHIPPED = embedded()
+default_cfgs = generate_default_cfgs({name: _cfg(name, backbone, _SHIPPED) for name, (backbone, _) in MODELS.items()})
 
 
 def _register() -> None:

@@ -5,7 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
+from ..sparse import fast
 from .tokens import precise
 
 
@@ -40,11 +42,8 @@ class PositiveFeatures(nn.Module):
 
     def log(self, queries: Tensor) -> Tensor:
         """log(sqrt(M) Phi(q)): queries (..., heads, N, dim) -> (..., heads, N, M)."""
-        if self.normalize:
-            queries = F.normalize(queries, dim=-1)
-        else:
-            queries = queries * queries.shape[-1] ** -0.25
-        return queries @ precise(self.directions).to(queries.dtype) - queries.square().sum(-1, keepdim=True) / 2
+        queries = F.normalize(queries, dim=-1) if self.normalize else queries * queries.shape[-1] ** -0.25
+        return queries @ self._directions(queries) - queries.square().sum(-1, keepdim=True) / 2
 
     def forward(self, queries: Tensor) -> Tensor:
         """Phi(q): queries (..., heads, N, dim) -> (..., heads, N, M)."""
@@ -52,13 +51,46 @@ class PositiveFeatures(nn.Module):
 
     def atoms(self, queries: Tensor) -> Tensor:
         """Phi(q) with columns of unit length over the tokens: queries (..., heads, N, dim) -> (..., heads, N, M)."""
+        if fast.enabled():
+            queries, scale = (F.normalize(queries, dim=-1), 1.0) if self.normalize else (queries, queries.shape[-1] ** -0.25)
+            return _UnitFeatures.apply(queries, self._directions(queries), scale)
         logarithm = self.log(queries)
         # exp(l) / |exp(l)|, by logarithms so that it neither overflows nor divides by zero
         return (logarithm - (2 * logarithm).logsumexp(-2, keepdim=True) / 2).exp()
 
+    def _directions(self, queries: Tensor) -> Tensor:
+        """W in the precision of the queries."""
+        return precise(self.directions).to(queries.dtype)
+
     def extra_repr(self) -> str:
         heads, dim, count = self.directions.shape
         return f"{dim}, heads={heads}, count={count}, orthogonal={self.orthogonal}, normalize={self.normalize}"
+
+
+class _UnitFeatures(torch.autograd.Function):
+    """`PositiveFeatures.atoms`, in place and with its gradient written out, of queries that are still to be scaled."""
+
+    @staticmethod
+    def forward(ctx, queries: Tensor, directions: Tensor, scale: float) -> Tensor:
+        queries, directions = queries.contiguous(), directions * scale
+        atoms = queries @ directions
+        atoms -= queries.square().sum(-1, keepdim=True).mul_(scale**2 / 2)
+        atoms -= atoms.amax(-2, keepdim=True)  # any shift of a column cancels; with this one nothing overflows
+        atoms.exp_()
+        atoms /= atoms.square().sum(-2, keepdim=True).sqrt_()
+        ctx.save_for_backward(queries, directions, atoms)
+        ctx.scale = scale
+        return atoms
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream: Tensor):
+        queries, directions, atoms = ctx.saved_tensors
+        along = (upstream * atoms).sum(-2, keepdim=True)  # a column of unit length can only turn
+        of_logarithm = torch.addcmul(upstream, atoms, along, value=-1).mul_(atoms)
+        of_queries = of_logarithm @ directions.mT
+        of_queries.addcmul_(queries, of_logarithm.sum(-1, keepdim=True), value=-(ctx.scale**2))
+        return of_queries, None, None
 
 
 def _orthogonalized(directions: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from ..sparse import Solver, SparseCoding, soft
+from ..sparse import Solver, SparseCoding, reconstruct, soft
 from ..sparse.problem import check_strength
 from .base import Attention
 from .tokens import Grid, merge_heads, outside_autocast, precise, split_heads
@@ -57,10 +57,12 @@ class Reconstruction(Attention):
         """P u, before the output projection: (batch, N, dim)."""
         problem = self.pose(tokens, grid)
         with outside_autocast(tokens):
-            code = self.solver.solve(problem)
-            reconstruction = problem.operator.synthesize(code)
-        if self.observer is not None:
-            self.observer(problem, code, reconstruction)
+            if self.observer is None:
+                reconstruction = reconstruct(problem, self.solver)
+            else:
+                code = self.solver.solve(problem)
+                reconstruction = problem.operator.synthesize(code)
+                self.observer(problem, code, reconstruction)
         return merge_heads(reconstruction).to(tokens.dtype)
 
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:

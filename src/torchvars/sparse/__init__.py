@@ -2,6 +2,7 @@
 
 from .dynamics import LCA, NeuralDynamics
 from .equilibrium import Equilibrium
+from .fast import plain, reconstruct
 from .operators import Convolution, Dense, Joint, Operator
 from .problem import SparseCoding
 from .settings import SOLVERS, settings_of, solver_from
@@ -24,6 +25,8 @@ __all__ = [
     "SpaRSA",
     "SparseCoding",
     "gelu",
+    "plain",
+    "reconstruct",
     "settings_of",
     "soft",
     "solver_from",

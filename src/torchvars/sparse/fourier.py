@@ -44,34 +44,43 @@ def transform(image: Tensor) -> Spectrum:
     height, width, channels = image.shape[-3:]
     half = width // 2 + 1
     cosine, sine = _waves(width, half, image)
-    rows = torch.cat([cosine, -sine]) @ image  # (..., H, 2 half, C)
+    rows = torch.cat([cosine, -sine]) @ image  # (..., H, 2 half, C): real parts, then imaginary ones
     cosine, sine = _waves(height, height, image)
-    columns = torch.cat([cosine, sine]) @ rows.flatten(-2)  # (..., 2 H, 2 half C)
-    (cosine_real, cosine_imaginary), (sine_real, sine_imaginary) = (
-        part.unflatten(-1, (2, half, channels)).unbind(-3) for part in columns.split(height, dim=-2)
-    )
-    return Spectrum(cosine_real + sine_imaginary, cosine_imaginary - sine_real)
+    both = _complex(cosine, -sine) @ rows.unflatten(-2, (2, half)).flatten(-4, -3).flatten(-2)  # (..., 2 H, half C)
+    return Spectrum(*both.unflatten(-1, (half, channels)).unflatten(-3, (height, 2)).unbind(-3))
 
 
 def inverse(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
     """irfft2 over rows and columns: half spectrum (..., H, W / 2 + 1, C) -> image (..., H, W, C)."""
     height, width = grid
     half, channels = spectrum.real.shape[-2:]
-    stacked = torch.stack(spectrum, dim=-3)  # (..., H, 2, half, C)
-    cosine, sine = _waves(height, height, spectrum.real)
-    columns = torch.cat([cosine, sine]) @ stacked.flatten(-3)  # (..., 2 H, 2 half C)
-    (cosine_real, cosine_imaginary), (sine_real, sine_imaginary) = (
-        part.unflatten(-1, (2, half, channels)).unbind(-3) for part in columns.split(height, dim=-2)
-    )
-    rows = torch.cat([cosine_real - sine_imaginary, cosine_imaginary + sine_real], dim=-2)  # (..., H, 2 half, C)
-    cosine, sine = _waves(width, half, spectrum.real)
-    # All frequencies but the first, and the middle one of an even width, stand for two.
-    weights = torch.full((half, 1), 2.0, dtype=cosine.dtype, device=cosine.device)
+    both = torch.stack(spectrum, dim=-3).flatten(-4, -3).flatten(-2)  # (..., 2 H, half C)
+    cosine, sine = _waves(height, height, both)
+    rows = _complex(cosine, sine) @ both  # (..., 2 H, half C)
+    rows = rows.unflatten(-1, (half, channels)).unflatten(-3, (height, 2)).flatten(-3, -2)  # (..., H, 2 half, C)
+    cosine, sine = _waves(width, half, both)
+    weights = _multiplicity(width, both)[:, None]
+    back = torch.cat([weights * cosine, -weights * sine]).mT / (height * width)
+    return back @ rows
+
+
+def energies(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
+    """What each frequency has of the squared length of an image, by its half spectrum: (..., H, W / 2 + 1, C)."""
+    return spectrum.power() * (_multiplicity(grid[1], spectrum.real) / (grid[0] * grid[1]))[:, None]
+
+
+def _multiplicity(width: int, like: Tensor) -> Tensor:
+    """How many frequencies one of the half spectrum stands for: two, but for the first and the middle of an even width."""
+    weights = torch.full((width // 2 + 1,), 2.0, dtype=like.dtype, device=like.device)
     weights[0] = 1
     if width % 2 == 0:
         weights[-1] = 1
-    back = torch.cat([weights * cosine, -weights * sine]).mT / (height * width)
-    return back @ rows
+    return weights
+
+
+def _complex(real: Tensor, imaginary: Tensor) -> Tensor:
+    """A complex matrix as a real one, that takes and gives (real, imaginary) in turn: (n, n) -> (2 n, 2 n)."""
+    return torch.stack([torch.stack([real, -imaginary], -1), torch.stack([imaginary, real], -1)], -3).flatten(-2).flatten(0, 1)
 
 
 def _waves(size: int, frequencies: int, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .fourier import Spectrum, inverse, transform
+from .fourier import Spectrum, energies, inverse, transform
 
 
 class Operator(ABC):
@@ -33,6 +33,12 @@ class Operator(ABC):
     def gram(self, code: Tensor) -> Tensor:
         """P^T P u: how the atoms that are active inhibit each other."""
         return self.analyze(self.synthesize(code))
+
+    def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
+        """v^T (P P^T) v and v^T (P P^T)^2 v of a signal v: (..., N, 1) -> (..., 1, C) or (..., 1, 1), both."""
+        analysis = self.analyze(direction)
+        image = self.synthesize(analysis)
+        return analysis.square().sum(-2, keepdim=True), image.square().sum(-2, keepdim=True)
 
     def lipschitz(self) -> Tensor:
         """The largest eigenvalue of P^T P, never below it, broadcast against a code: (..., 1, C) or (..., 1, 1).
@@ -95,10 +101,17 @@ class Dense(Operator):
             direction = atoms @ direction
         direction = F.normalize(direction, dim=-2)
         # (I - v v^T) P P^T (I - v v^T) has the eigenvalues of P^T P - q q^T with q = P^T v.
-        share = atoms.mT @ direction
+        share = direction.mT @ atoms
         gram = atoms.mT @ atoms if self.gram_matrix is None else self.gram_matrix.detach()
-        bound, _ = largest_eigenvalue(gram - share @ share.mT, slack=1.0)  # it need not be tight to be of use
+        bound, _ = largest_eigenvalue(gram - share.mT @ share, slack=1.0)  # it need not be tight to be of use
         return direction, bound[..., None, None]
+
+    def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
+        atoms = self.atoms
+        share = direction.mT @ atoms
+        image = share @ (atoms.mT if self.gram_matrix is None else self.gram_matrix)
+        second = image if self.gram_matrix is None else share
+        return share.square().sum(-1, keepdim=True), (image * second).sum(-1, keepdim=True)
 
 
 class Convolution(Operator):
@@ -128,8 +141,17 @@ class Convolution(Operator):
 
     def find_bound(self) -> Tensor:
         """Exact: the largest of sum_f |k_f|^2 over all frequencies, for each channel."""
-        power = self.spectrum.detach().power().sum(-4).amax((-3, -2))
+        power = self._power().detach().amax((-3, -2))
         return rounded_up(power, self.grid[0] * self.grid[1]).unsqueeze(-2)
+
+    def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
+        energy = energies(transform(direction.unflatten(-2, self.grid)), self.grid).flatten(-3).unsqueeze(-2)
+        power = self._power().flatten(-3, -2)
+        return energy @ power, energy @ power.square()
+
+    def _power(self) -> Tensor:
+        """sum_f |k_f|^2, by which P P^T multiplies a spectrum: (..., H, W / 2 + 1, C)."""
+        return self.spectrum.power().sum(-4)
 
     def _explained(self, code: Tensor) -> Spectrum:
         """The spectrum of P u."""
@@ -158,18 +180,20 @@ class Joint(Operator):
     def find_bound(self) -> Tensor:
         """Within a few per cent where the strongest direction is that of a dense part; never above the sum of the two.
 
-        Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b = |A v - a v|, and d a bound on A between signals
-        orthogonal to v. Then no eigenvalue of A is above the larger one of the 2 x 2 matrix (a, b; b, d).
+        Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b no less than |A v - a v|, and d a bound on A between
+        signals orthogonal to v. Then no eigenvalue of A is above the larger one of the 2 x 2 matrix (a, b; b, d).
         """
         first, second = self.first.lipschitz(), self.second.lipschitz()
         bound = first + second
         for part, other, other_bound in ((self.first, self.second, second), (self.second, self.first, first)):
             if isinstance(part, Dense):
-                v, rest = part.principal()
-                with torch.no_grad():
-                    image = part.synthesize(part.analyze(v)) + other.synthesize(other.analyze(v))
-                a = (v * image).sum(-2, keepdim=True)
-                b = (image - a * v).norm(dim=-2, keepdim=True)
+                direction, rest = part.principal()
+                a, b = 0, 0
+                for operator in (part, other):
+                    with torch.no_grad():
+                        mean, square = operator.moments(direction)
+                    a = a + mean
+                    b = b + (rounded_up(square, direction.shape[-2]) - mean.square()).clamp_min(0).sqrt()
                 d = rest + other_bound
                 split = (a + d) / 2 + (((a - d) / 2).square() + b.square()).sqrt()
                 bound = torch.minimum(bound, rounded_up(split, self.size))
@@ -223,13 +247,13 @@ def perron_eigenvalue(matrix: Tensor, iterations: int = 8) -> tuple[Tensor, Tens
         The bound, (...), and the direction, (..., n, 1), not normalised.
     """
     floor = torch.finfo(matrix.dtype).tiny
-    image = matrix.sum(-1, keepdim=True)
-    scale = 1 / image.amax(-2, keepdim=True).clamp_min(floor**0.5)  # no entry grows, and few shrink much
+    image = matrix.sum(-2, keepdim=True)
+    scale = 1 / image.amax(-1, keepdim=True).clamp_min(floor**0.5)  # no entry grows, and few shrink much
     for _ in range(iterations):
         direction = image * scale
-        image = matrix @ direction
+        image = direction @ matrix  # as a row, which is the faster product
     ratio = image / direction.clamp_min(floor)  # an atom of zeros has no part in any eigenvalue: 0 / floor
-    return rounded_up(ratio.amax((-2, -1)), matrix.shape[-1]), direction
+    return rounded_up(ratio.amax((-2, -1)), matrix.shape[-1]), direction.mT
 
 
 def rounded_up(bound: Tensor, terms: int) -> Tensor:

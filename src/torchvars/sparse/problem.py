@@ -31,7 +31,14 @@ class SparseCoding:
         self.signal = signal
         self.strength = strength
         self.threshold = threshold
-        self.analysis = operator.analyze(signal)  # P^T x, all that the iterations need of the signal
+        self._analysis: Tensor | None = None
+
+    @property
+    def analysis(self) -> Tensor:
+        """P^T x, all that the iterations need of the signal: (..., M, C). Found once."""
+        if self._analysis is None:
+            self._analysis = self.operator.analyze(self.signal)
+        return self._analysis
 
     def objective(self, code: Tensor) -> Tensor:
         """1/2 |P u - x|^2 + strength |u|_1: code (..., M, C) -> (..., C)."""

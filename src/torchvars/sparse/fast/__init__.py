@@ -1,0 +1,60 @@
+"""The same answers as the plain solver, faster: forward and backward written together, in place where they can be."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+from ..operators import Convolution, Dense, Joint, Operator
+from ..problem import SparseCoding
+from ..solvers import ISTA, Solver
+from ..threshold import soft
+from . import convolution, dense
+from .units import STARTS, Units
+
+_plain = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """A context in which everything runs by its definition, which may be differentiated twice and transformed."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
+
+
+def enabled() -> bool:
+    """Whether the fast forms are to be used here: not in `plain`, and not where a compiler or an exporter traces."""
+    return not _plain.get() and not torch.compiler.is_compiling()
+
+
+def reconstruct(problem: SparseCoding, solver: Solver) -> Tensor:
+    """P u for the code u of the solver: (..., N, C). Fast where there is a fast form, plain elsewhere."""
+    operator, signal = problem.operator, problem.signal
+    if enabled() and _has_fast_form(problem, solver):
+        units = Units(problem.strength, solver.start, solver.steps)
+        match operator:
+            case Dense() if operator.gram_matrix is not None:
+                return dense.reconstruct(operator, signal, units)
+            case Convolution() if signal.ndim == 4:
+                return convolution.reconstruct(operator, None, operator.lipschitz(), signal, units)
+            case Joint(first=Convolution() as static, second=Dense() as dynamic) if signal.ndim == 4:
+                return convolution.reconstruct(static, dynamic, operator.lipschitz(), signal, units)
+    return operator.synthesize(solver.solve(problem))
+
+
+def _has_fast_form(problem: SparseCoding, solver: Solver) -> bool:
+    """Whether it is ISTA as the paper has it, with operators that are what they say and not a variation of it."""
+    operators = (problem.operator, *vars(problem.operator).values())
+    return (
+        type(solver) is ISTA
+        and solver.tolerance is None
+        and solver.start in STARTS
+        and problem.threshold is soft
+        and not isinstance(problem.strength, Tensor)
+        and all(type(part) in (Dense, Convolution, Joint) for part in operators if isinstance(part, Operator))
+    )

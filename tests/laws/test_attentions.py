@@ -283,7 +283,7 @@ def test_inspection_shows_the_layer_as_it_ran(name):
         with pytest.raises(KeyError, match="'first' has not run yet"):
             layers["first"]
         output = model["first"](x, GRID)
-    torch.testing.assert_close(output, expected, rtol=0, atol=0)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
     assert list(layers) == ["first"]
     seen = layers["first"]
     torch.testing.assert_close(seen.operator.synthesize(seen.code), seen.reconstruction, rtol=0, atol=0)

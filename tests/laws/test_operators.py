@@ -173,7 +173,4 @@ def cast(operator, dtype):
         return Joint(cast(operator.first, dtype), cast(operator.second, dtype))
     if isinstance(operator, Dense):
         return Dense(operator.atoms.to(dtype), nonnegative=operator.nonnegative)
-    copy = Convolution.__new__(Convolution)
-    copy.grid, copy.size = operator.grid, operator.size
-    copy.spectrum = Spectrum(*(part.to(dtype) for part in operator.spectrum))
-    return copy
+    return Convolution(operator.filters.movedim(-1, -4).to(dtype), operator.grid)

@@ -95,8 +95,12 @@ class ReleasedConvolution(Convolution):
     """
 
     def __init__(self, spectrum: Spectrum, grid: Grid, bound: Tensor):
-        self.grid, self.spectrum, self.bound = grid, spectrum, bound
+        self.grid, self.given, self.bound = grid, spectrum, bound
         self.size = spectrum.real.shape[-4] * grid[0] * grid[1]
+
+    @property
+    def spectrum(self) -> Spectrum:
+        return self.given
 
     def find_bound(self) -> Tensor:
         return self.bound

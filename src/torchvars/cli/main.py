@@ -6,7 +6,11 @@ from importlib import import_module
 from .. import __version__
 
 # Command: its one line of help. Each lives in a module of its name, with `configure(parser)` and `run(arguments)`.
-COMMANDS = {"export": "write a model for another runtime", "list": "the names that can be built"}
+COMMANDS = {
+    "benchmark": "time and memory of attentions and models, side by side",
+    "export": "write a model for another runtime",
+    "list": "the names that can be built",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

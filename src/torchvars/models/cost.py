@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..sparse import fourier
+from ..sparse import fourier, plain
 from ..sparse.fourier import Spectrum
 
 # The rows of the paper's main table, by their names here or in timm: its name, parameters in millions, and GFLOPs
@@ -61,7 +62,7 @@ def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
     """
     picture = _blank_picture(model, img_size)
     counter = FlopCounterMode(display=False, custom_mapping=_FOURIER)
-    with torch.enable_grad(), _in_eval_mode(model), _transforms_by_fft(), counter:  # its hooks want gradients
+    with torch.enable_grad(), _in_eval_mode(model), plain(), _transforms_by_fft(), counter:  # its hooks want gradients
         model(picture)
     parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return Cost(parameters, round(counter.get_total_flops() / 2))  # the counter takes a multiply-add for two
@@ -101,7 +102,7 @@ def _transforms_by_fft() -> Iterator[None]:
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] == package]
     swaps = [
         (module, function.__name__, function, by_fft)
-        for function, by_fft in ((fourier.transform, _transform_by_fft), (fourier.inverse, _inverse_by_fft))
+        for function, by_fft in _BY_FFT.items()
         for module in modules
         if vars(module).get(function.__name__) is function
     ]
@@ -121,6 +122,25 @@ def _transform_by_fft(image: Tensor) -> Spectrum:
 
 def _inverse_by_fft(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
     return torch.fft.irfft2(torch.complex(*spectrum), s=grid, dim=(-3, -2))
+
+
+def _coefficients_by_fft(filters: Tensor, grid: tuple[int, int]) -> Tensor:
+    height, width = filters.shape[-3:-1]
+    padded = F.pad(filters, (0, 0, 0, grid[1] - width, 0, grid[0] - height))
+    spectrum = torch.fft.rfft2(padded.roll((-(height // 2), -(width // 2)), dims=(-3, -2)), dim=(-3, -2))
+    above = spectrum[..., : grid[0] // 2 + 1, :, :]
+    below = spectrum[..., -torch.arange(above.shape[-3]) % grid[0], :, :]
+    rows, columns = (slice(1, 1 + (size - 1) // 2) for size in grid)  # those with a sine
+    top = torch.cat([(above + below).real, -(above + below).imag[..., columns, :]], dim=-2)
+    bottom = torch.cat([(below - above).imag, (below - above).real[..., columns, :]], dim=-2)
+    return torch.cat([top, bottom[..., rows, :, :]], dim=-3) / 2
+
+
+_BY_FFT = {
+    fourier.transform: _transform_by_fft,
+    fourier.inverse: _inverse_by_fft,
+    fourier.coefficients: _coefficients_by_fft,
+}
 
 
 def _fft_operations(shape: Sequence[int], dims: Sequence[int]) -> float:

@@ -8,6 +8,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -81,6 +82,45 @@ def _multiplicity(width: int, like: Tensor) -> Tensor:
 def _complex(real: Tensor, imaginary: Tensor) -> Tensor:
     """A complex matrix as a real one, that takes and gives (real, imaginary) in turn: (n, n) -> (2 n, 2 n)."""
     return torch.stack([torch.stack([real, -imaginary], -1), torch.stack([imaginary, real], -1)], -3).flatten(-2).flatten(0, 1)
+
+
+def coefficients(filters: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Filters (..., h, w, C) with their centre at the origin of a grid, in a real basis: (..., H, W, C).
+
+    Along each axis these are the sums with cos(2 pi k m / n) for k = 0 ... n / 2, then those with sin for the k between:
+    as many numbers as there are positions.
+    """
+    height, width, channels = filters.shape[-3:]
+    rows, columns = (
+        real_waves(size, torch.arange(extent, device=filters.device) - extent // 2, filters)
+        for size, extent in zip(grid, (height, width), strict=True)
+    )
+    return (rows @ (columns @ filters).flatten(-2)).unflatten(-1, (grid[1], channels))
+
+
+def half_spectrum(values: Tensor) -> Spectrum:
+    """The half spectrum that belongs to real coefficients: (..., H, W, C) -> (..., H, W / 2 + 1, C)."""
+    (rows, paired_rows), (columns, paired_columns) = ((size // 2 + 1, (size - 1) // 2) for size in values.shape[-3:-1])
+    beside_rows = (0, 0, 0, 0, 1, rows - 1 - paired_rows)  # puts a sine where its cosine is
+    beside_columns = (0, 0, 1, columns - 1 - paired_columns)
+    cosine_cosine = values[..., :rows, :columns, :]
+    sine_cosine = F.pad(values[..., rows:, :columns, :], beside_rows)
+    cosine_sine = F.pad(values[..., :rows, columns:, :], beside_columns)
+    sine_sine = F.pad(F.pad(values[..., rows:, columns:, :], beside_columns), beside_rows)
+    # exp(-i (a + b)) = (cos a - i sin a) (cos b - i sin b), and with -a for the rows below.
+    real = _with_mirrored(cosine_cosine - sine_sine, cosine_cosine + sine_sine, paired_rows)
+    return Spectrum(real, _with_mirrored(-sine_cosine - cosine_sine, sine_cosine - cosine_sine, paired_rows))
+
+
+def _with_mirrored(above: Tensor, below: Tensor, paired: int) -> Tensor:
+    return torch.cat([above, below[..., 1 : 1 + paired, :, :].flip(-3)], dim=-3)
+
+
+def real_waves(size: int, positions: Tensor, like: Tensor) -> Tensor:
+    """The real basis of an axis at some positions, one function a row: (size, positions)."""
+    frequencies = torch.arange(size // 2 + 1, device=like.device)[:, None]
+    angles = (frequencies * positions % size).to(like.dtype) * (2 * math.pi / size)
+    return torch.cat([angles.cos(), angles.sin()[1 : 1 + (size - 1) // 2]])
 
 
 def _waves(size: int, frequencies: int, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,12 +8,27 @@ An operator P maps a code to the signal it explains. All operators share one lay
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .fourier import Spectrum, energies, inverse, transform
+from .fourier import Spectrum, coefficients, energies, half_spectrum, inverse, transform
+
+
+def found_once(find: Callable[[Any], Any]) -> property:
+    """A property that is kept when it was asked for; found again if it was found without a graph and one is wanted."""
+    name = f"_{find.__name__}"
+
+    def get(self):
+        kept = self.__dict__.get(name)
+        if kept is None or (torch.is_grad_enabled() and not kept[0]):
+            kept = self.__dict__[name] = (torch.is_grad_enabled(), find(self))
+        return kept[1]
+
+    return property(get, doc=find.__doc__)
 
 
 class Operator(ABC):
@@ -35,10 +50,10 @@ class Operator(ABC):
         return self.analyze(self.synthesize(code))
 
     def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """v^T (P P^T) v and v^T (P P^T)^2 v of a signal v: (..., N, 1) -> (..., 1, C) or (..., 1, 1), both."""
+        """a = v^T P P^T v and |P P^T v - a v| of a unit signal v: (..., N, 1) -> (..., 1, C) or (..., 1, 1), both."""
         analysis = self.analyze(direction)
-        image = self.synthesize(analysis)
-        return analysis.square().sum(-2, keepdim=True), image.square().sum(-2, keepdim=True)
+        mean = analysis.square().sum(-2, keepdim=True)
+        return mean, (self.synthesize(analysis) - mean * direction).norm(dim=-2, keepdim=True)
 
     def lipschitz(self) -> Tensor:
         """The largest eigenvalue of P^T P, never below it, broadcast against a code: (..., 1, C) or (..., 1, 1).
@@ -107,11 +122,10 @@ class Dense(Operator):
         return direction, bound[..., None, None]
 
     def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
-        atoms = self.atoms
-        share = direction.mT @ atoms
-        image = share @ (atoms.mT if self.gram_matrix is None else self.gram_matrix)
-        second = image if self.gram_matrix is None else share
-        return share.square().sum(-1, keepdim=True), (image * second).sum(-1, keepdim=True)
+        share = direction.mT @ self.atoms
+        mean = share.square().sum(-1, keepdim=True)
+        image = (self.atoms * share).sum(-1, keepdim=True)  # faster than a product with one column
+        return mean, (image - mean * direction).norm(dim=-2, keepdim=True)
 
 
 class Convolution(Operator):
@@ -126,9 +140,20 @@ class Convolution(Operator):
     """
 
     def __init__(self, filters: Tensor, grid: tuple[int, int]):
+        check_filters(filters.shape[-2:], grid)
         self.grid = tuple(grid)
         self.size = filters.shape[-3] * grid[0] * grid[1]
-        self.spectrum = filter_spectrum(filters.movedim(-4, -1), grid)  # (..., F, H, W / 2 + 1, C)
+        self.filters = filters.movedim(-4, -1)  # (..., F, h, w, C)
+
+    @found_once
+    def spectrum(self) -> Spectrum:
+        """Of the filters: (..., F, H, W / 2 + 1, C)."""
+        return half_spectrum(self.coefficients)
+
+    @found_once
+    def coefficients(self) -> Tensor:
+        """The same in a real basis, see `fourier.coefficients`: (..., F, H, W, C)."""
+        return coefficients(self.filters, self.grid)
 
     def analyze(self, signal: Tensor) -> Tensor:
         return self._to_code(transform(signal.unflatten(-2, self.grid)))
@@ -141,17 +166,17 @@ class Convolution(Operator):
 
     def find_bound(self) -> Tensor:
         """Exact: the largest of sum_f |k_f|^2 over all frequencies, for each channel."""
-        power = self._power().detach().amax((-3, -2))
-        return rounded_up(power, self.grid[0] * self.grid[1]).unsqueeze(-2)
+        return rounded_up(self._power().amax((-3, -2)), self.grid[0] * self.grid[1]).unsqueeze(-2)
 
     def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
         energy = energies(transform(direction.unflatten(-2, self.grid)), self.grid).flatten(-3).unsqueeze(-2)
-        power = self._power().flatten(-3, -2)
-        return energy @ power, energy @ power.square()
+        gain = self._power().flatten(-3, -2)
+        mean = energy @ gain
+        return mean, (energy @ (gain - mean).square()).sqrt()
 
     def _power(self) -> Tensor:
         """sum_f |k_f|^2, by which P P^T multiplies a spectrum: (..., H, W / 2 + 1, C)."""
-        return self.spectrum.power().sum(-4)
+        return self.spectrum.detach().power().sum(-4)
 
     def _explained(self, code: Tensor) -> Spectrum:
         """The spectrum of P u."""
@@ -191,25 +216,21 @@ class Joint(Operator):
                 a, b = 0, 0
                 for operator in (part, other):
                     with torch.no_grad():
-                        mean, square = operator.moments(direction)
-                    a = a + mean
-                    b = b + (rounded_up(square, direction.shape[-2]) - mean.square()).clamp_min(0).sqrt()
+                        mean, deviation = operator.moments(direction)
+                    a, b = a + mean, b + deviation
                 d = rest + other_bound
                 split = (a + d) / 2 + (((a - d) / 2).square() + b.square()).sqrt()
                 bound = torch.minimum(bound, rounded_up(split, self.size))
         return bound
 
 
-def filter_spectrum(filters: Tensor, grid: tuple[int, int]) -> Spectrum:
-    """The spectrum on a grid of filters (..., h, w, C) with their centre at its origin: (..., H, W / 2 + 1, C)."""
-    height, width = filters.shape[-3:-1]
-    if height > grid[0] or width > grid[1]:
+def check_filters(size: tuple[int, int], grid: tuple[int, int]) -> None:
+    """A ValueError if filters of this size are larger than the grid."""
+    if size[0] > grid[0] or size[1] > grid[1]:
         raise ValueError(
-            f"filters of {height} x {width} do not fit on a grid of {grid[0]} x {grid[1]}: "
+            f"filters of {size[0]} x {size[1]} do not fit on a grid of {grid[0]} x {grid[1]}: "
             "crop the filters or use a larger grid"
         )
-    padded = F.pad(filters, (0, 0, 0, grid[1] - width, 0, grid[0] - height))
-    return transform(padded.roll((-(height // 2), -(width // 2)), dims=(-3, -2)))
 
 
 def largest_eigenvalue(matrix: Tensor, slack: float = 0.05) -> tuple[Tensor, Tensor]:

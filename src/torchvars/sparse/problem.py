@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from .operators import Operator
+from .operators import Operator, found_once
 from .threshold import soft
 
 
@@ -31,14 +31,11 @@ class SparseCoding:
         self.signal = signal
         self.strength = strength
         self.threshold = threshold
-        self._analysis: Tensor | None = None
 
-    @property
+    @found_once
     def analysis(self) -> Tensor:
-        """P^T x, all that the iterations need of the signal: (..., M, C). Found once."""
-        if self._analysis is None:
-            self._analysis = self.operator.analyze(self.signal)
-        return self._analysis
+        """P^T x, all that the iterations need of the signal: (..., M, C)."""
+        return self.operator.analyze(self.signal)
 
     def objective(self, code: Tensor) -> Tensor:
         """1/2 |P u - x|^2 + strength |u|_1: code (..., M, C) -> (..., C)."""

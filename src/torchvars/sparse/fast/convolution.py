@@ -7,22 +7,23 @@ cache, in buffers that are used again.
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..operators import Convolution, Dense
-from .torus import Blocks, Torus, add_transposed_, coefficients, conjugate, multiply, multiply_transposed
+from .torus import Blocks, Torus, add_transposed_, conjugate, multiply, multiply_transposed
 from .units import Units
 
-CACHE = 4 * 2**20  # bytes of the codes of a portion, on a CPU
+CACHE = 6 * 2**20  # bytes of the codes of a portion, on a CPU
 
 
 def reconstruct(static: Convolution, dynamic: Dense | None, bound: Tensor, signal: Tensor, units: Units) -> Tensor:
     """P u after ISTA, with a bound on P^T P: signal (batch, heads, N, C) -> (batch, heads, N, C)."""
     batch, heads, positions, channels = signal.shape
-    kernel = coefficients(static.spectrum, static.grid)
+    kernel = static.coefficients
     kernel = kernel.expand(heads, *kernel.shape[-4:]).permute(1, 2, 3, 0, 4).flatten(-2)  # (F, H, W, heads C)
     bound = bound.expand(*bound.shape[:-3], heads, 1, channels).reshape(-1, 1, 1, 1, heads * channels)
     atoms = None if dynamic is None else dynamic.atoms.expand(batch, heads, -1, -1)
@@ -67,38 +68,42 @@ class _Convolution(torch.autograd.Function):
                 residuals.append(residual)
             torus.inverse(explained.mul_(units.unit * step), out=out[portion])
             if keep:
-                kept.append((signal, residuals, [part.codes for part in parts], parts[0].spectra))
+                kept += [signal, *residuals, *parts[0].spectra]
+                for part in parts:
+                    kept += part.codes
         if keep:
-            ctx.save_for_backward(kernel, bound, atoms)
-            ctx.units, ctx.kept = units, kept
+            ctx.save_for_backward(kernel, bound, atoms, *kept)
+            ctx.units = units
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, upstream: Tensor):
-        kernel, bound, atoms = ctx.saved_tensors
+        kernel, bound, atoms, *kept = ctx.saved_tensors
+        kept = iter(kept)
         units = ctx.units
+        steps = units.steps
         torus = Torus(upstream.shape[2:4], upstream)
         filters = _Filters(kernel)
         of_image = torch.empty_like(upstream)
         buffers = _buffers(upstream, kernel)
         of_atoms = None if atoms is None else torch.zeros_like(atoms)
-        portions = zip(_portions(upstream, kernel), ctx.kept, strict=True)
-        for portion, (signal, residuals, codes, spectra) in portions:
+        for portion in _portions(upstream, kernel):
+            signal, residuals, spectra = next(kept), list(islice(kept, steps)), list(islice(kept, steps))
             length = bound if bound.shape[0] == 1 else bound[portion]
             step = 1 / length
             factor = units.start_factor(length) * step
             origin = signal * factor
             parts: list[_Static | _Dynamic] = [_Static(torus, filters, units, buffers, signal.shape[0], False)]
-            parts[0].codes, parts[0].spectra = codes[0], spectra
+            parts[0].codes, parts[0].spectra = list(islice(kept, steps)), spectra
             if atoms is not None:
                 parts.append(_Dynamic(atoms[portion], units, of_atoms[portion]))
-                parts[1].codes = codes[1]
+                parts[1].codes = list(islice(kept, steps + 1))
             gradient = torus.transform(upstream[portion].contiguous()).mul_(units.unit * step)
             for part in parts:
-                part.receive(units.steps, gradient, 1)
+                part.receive(steps, gradient, 1)
             of_signal = torch.zeros_like(signal)
-            for index in reversed(range(units.steps)):
+            for index in reversed(range(steps)):
                 for part in parts:
                     part.through_step(index, residuals[index], origin, gradient)
                 gradient.mul_(step)  # that of r is the opposite

@@ -11,43 +11,20 @@ the same frequencies with cos and sin of the rows exchanged, and so on, a produc
 with a minus where a cosine comes of a sine; for the transposed operator k_sc and k_cs change sign.
 """
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from ..fourier import Spectrum
+from ..fourier import real_waves
 
 Grid = tuple[int, int]
 
 
 def basis(size: int, like: Tensor) -> Tensor:
-    """The orthonormal basis of an axis, one function a row: (size, size)."""
-    frequencies = torch.arange(size // 2 + 1, device=like.device)[:, None]
-    positions = torch.arange(size, device=like.device)
-    angles = (frequencies * positions % size).to(like.dtype) * (2 * math.pi / size)
-    paired = _paired(size)
-    scale = torch.full_like(angles[:, :1], (1 / size) ** 0.5)
-    scale[1 : 1 + paired] = (2 / size) ** 0.5
-    waves = torch.cat([scale * angles.cos(), (scale * angles.sin())[1 : 1 + paired]])
-    return waves
-
-
-def coefficients(spectrum: Spectrum, grid: Grid) -> Tensor:
-    """The coefficients of filters by which they multiply, from their half spectrum: (..., H, W / 2 + 1, C) ->
-    (..., H, W, C)."""
-    rows, columns = grid[0] // 2 + 1, slice(1, 1 + _paired(grid[1]))
-    both = slice(1, 1 + _paired(grid[0]))
-    mirror = -torch.arange(rows, device=spectrum.real.device) % grid[0]
-    real, imaginary = (part[..., :rows, :, :] for part in spectrum)
-    mirrored_real, mirrored_imaginary = (part.index_select(-3, mirror) for part in spectrum)
-    cos_cos = real + mirrored_real
-    sin_sin = (mirrored_real - real)[..., both, columns, :]
-    sin_cos = (mirrored_imaginary - imaginary)[..., both, :, :]
-    cos_sin = -(mirrored_imaginary + imaginary)[..., columns, :]
-    top, bottom = torch.cat([cos_cos, cos_sin], dim=-2), torch.cat([sin_cos, sin_sin], dim=-2)
-    return torch.cat([top, bottom], dim=-3) / 2
+    """The real basis of an axis, orthonormal: (size, size)."""
+    waves = real_waves(size, torch.arange(size, device=like.device), like)
+    return waves / waves.norm(dim=1, keepdim=True)
 
 
 class Torus:

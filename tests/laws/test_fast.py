@@ -1,0 +1,207 @@
+"""The fast forms against the plain solver, which is the definition: the same values and the same gradients."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from torchvars.attention import ATTENTIONS, create
+from torchvars.sparse import (
+    FISTA,
+    ISTA,
+    Convolution,
+    Dense,
+    Equilibrium,
+    Joint,
+    LearnedISTA,
+    SparseCoding,
+    gelu,
+    plain,
+    reconstruct,
+)
+from torchvars.sparse.fast import convolution
+
+VARS = [name for name in ATTENTIONS if name.startswith("vars")]
+KINDS = ["dense", "convolution", "joint"]
+PRECISION = {torch.float64: 1e-11, torch.float32: 2e-4}
+
+
+def tensors(kind: str, batch: int, heads: int, grid: tuple[int, int], filters: int, seed: int) -> list[Tensor]:
+    """The parameters of a dictionary of that kind, then a signal, in double precision."""
+    generator = torch.Generator().manual_seed(seed)
+    positions, channels = grid[0] * grid[1], 3
+
+    def random(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    size = max(1, grid[0] - 1), grid[1]
+    bank = random(heads, channels, filters, *size) / positions**0.5
+    atoms = random(batch, heads, positions, min(positions, 7)).exp() / positions**0.5
+    parameters = {"dense": [atoms], "convolution": [bank], "joint": [bank, atoms]}[kind]
+    return [*parameters, random(batch, heads, positions, channels)]
+
+
+def operator(kind: str, grid: tuple[int, int], *parameters: Tensor) -> Dense | Convolution | Joint:
+    if kind == "dense":
+        return Dense(*parameters, nonnegative=True)
+    static = Convolution(parameters[0], grid)
+    return static if kind == "convolution" else Joint(static, Dense(parameters[1], nonnegative=True))
+
+
+def run(kind, grid, solver, strength, inputs, *, fast: bool) -> list[Tensor]:
+    """The reconstruction and the gradients of everything in it."""
+    inputs = [tensor.clone().requires_grad_() for tensor in inputs]
+    problem = SparseCoding(operator(kind, grid, *inputs[:-1]), inputs[-1], strength)
+    if fast:
+        output = reconstruct(problem, solver)
+    else:
+        with plain():
+            output = reconstruct(problem, solver)
+    assert _is_fast(output) is fast
+    weights = torch.randn(output.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return [output.detach(), *torch.autograd.grad(output, inputs, weights.to(output.dtype))]
+
+
+def _is_fast(output: Tensor) -> bool:
+    """Whether the graph goes through one of the fast forms."""
+    nodes = [output.grad_fn]
+    for node in nodes:
+        if node.name() in ("_DenseBackward", "_ConvolutionBackward"):
+            return True
+        nodes += [parent for parent, _ in node.next_functions if parent is not None and parent not in nodes]
+    return False
+
+
+def assert_same(one: list[Tensor], other: list[Tensor], tolerance: float) -> None:
+    for first, second in zip(one, other, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=tolerance * (1 + second.abs().max().item()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    batch=st.integers(1, 3),
+    heads=st.integers(1, 2),
+    grid=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    filters=st.integers(1, 3),
+    steps=st.integers(1, 4),
+    start=st.sampled_from(["analysis", "scaled", "zero"]),
+    strength=st.sampled_from([0.0, 0.1, 0.3, 10.0]),
+    dtype=st.sampled_from(list(PRECISION)),
+    seed=st.integers(0, 1000),
+)
+def test_values_and_gradients_are_those_of_the_plain_solver(
+    kind, batch, heads, grid, filters, steps, start, strength, dtype, seed
+):
+    inputs = [tensor.to(dtype) for tensor in tensors(kind, batch, heads, grid, filters, seed)]
+    expected = run(kind, grid, ISTA(steps, start), strength, inputs, fast=False)
+    assert_same(run(kind, grid, ISTA(steps, start), strength, inputs, fast=True), expected, PRECISION[dtype])
+
+
+@pytest.mark.parametrize("kind", ["convolution", "joint"])
+@pytest.mark.parametrize("portion", [1, 2, 5])
+def test_portions_of_the_batch_make_no_difference(kind, portion, monkeypatch):
+    grid, inputs = (4, 5), tensors(kind, 5, 2, (4, 5), 2, seed=0)
+    bytes_of_a_code = 2 * 2 * 3 * 20 * 8
+    monkeypatch.setattr(convolution, "CACHE", portion * bytes_of_a_code)
+    expected = run(kind, grid, ISTA(3), 0.3, inputs, fast=False)
+    assert_same(run(kind, grid, ISTA(3), 0.3, inputs, fast=True), expected, 1e-11)
+
+
+def test_atoms_shared_by_a_batch():
+    atoms, signal = tensors("dense", 1, 1, (3, 4), 1, seed=0)
+    shared, signals = atoms[0, 0], signal.expand(4, 2, -1, -1) * torch.arange(1, 5).view(4, 1, 1, 1)
+    expected = run("dense", (3, 4), ISTA(3), 0.3, [shared, signals], fast=False)
+    assert_same(run("dense", (3, 4), ISTA(3), 0.3, [shared, signals], fast=True), expected, 1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "solver",
+    [ISTA(3, "thresholded"), ISTA(3, tolerance=1e-3), FISTA(3), LearnedISTA(3), Equilibrium(ISTA(3))],
+    ids=lambda solver: f"{type(solver).__name__}-{solver.start}-{solver.tolerance}",
+)
+def test_other_solvers_run_by_their_definition(kind, solver):
+    *parameters, signal = tensors(kind, 2, 1, (3, 4), 2, seed=0)
+    problem = SparseCoding(operator(kind, (3, 4), *parameters), signal.requires_grad_(), 0.3)
+    output = reconstruct(problem, solver)
+    assert not _is_fast(output)
+    torch.testing.assert_close(output, problem.operator.synthesize(solver.solve(problem)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("strength", "threshold"), [(torch.tensor(0.3, dtype=torch.float64), None), (0.3, gelu)], ids=["tensor", "gelu"]
+)
+def test_other_problems_run_by_their_definition(kind, strength, threshold):
+    *parameters, signal = tensors(kind, 2, 1, (3, 4), 2, seed=0)
+    options = {} if threshold is None else {"threshold": threshold}
+    problem = SparseCoding(operator(kind, (3, 4), *parameters), signal.requires_grad_(), strength, **options)
+    output = reconstruct(problem, ISTA(3))
+    assert not _is_fast(output)
+    torch.testing.assert_close(output, problem.operator.synthesize(ISTA(3).solve(problem)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", VARS)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_layers_run_fast_and_plain_alike(name, normalize):
+    options = {"normalize": normalize} if "d" in name.split("_")[1] else {}
+    layer = create(name, 12, heads=2, grid=(4, 5), **options).double()
+    tokens = torch.randn(3, 20, 12, dtype=torch.float64, requires_grad=True)
+
+    def run():
+        output = layer(tokens, (4, 5))
+        return [output.detach(), *torch.autograd.grad(output.square().sum(), [tokens, *layer.parameters()])]
+
+    layer.eval()
+    found = run()
+    with plain():
+        expected = run()
+    assert_same(found, expected, 1e-11)
+
+
+@pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd"])
+def test_second_derivatives_are_for_the_plain_form(name):
+    layer = create(name, 8, heads=2, grid=(3, 3)).double()
+    tokens = torch.randn(1, 9, 8, dtype=torch.float64, requires_grad=True)
+
+    def penalize():
+        (gradient,) = torch.autograd.grad(layer(tokens, (3, 3)).square().sum(), tokens, create_graph=True)
+        gradient.square().sum().backward()
+
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        penalize()
+    with plain():
+        penalize()
+    assert tokens.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd"])
+def test_large_logarithms_stay_numbers(name):
+    layer = create(name, 8, heads=2, grid=(3, 3))
+    tokens = (1e3 * torch.randn(2, 9, 8)).requires_grad_()
+    output = layer(tokens, (3, 3))
+    output.sum().backward()
+    assert output.isfinite().all()
+    assert tokens.grad.isfinite().all()
+
+
+def test_what_is_kept_for_the_backward_pass():
+    """Without gradients nothing is kept; through the steps more for each; at the equilibrium no more for more steps."""
+
+    def kept(solver) -> int:
+        sizes = {}
+        layer = create("vars_s", 12, heads=2, grid=(4, 4), solver=solver)
+        tokens = torch.randn(2, 16, 12, requires_grad=True)
+
+        def pack(tensor):
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = layer(tokens, (4, 4))
+        assert output.requires_grad
+        return sum(sizes.values())
+
+    assert kept(ISTA(12)) > 3 * kept(ISTA(3))
+    assert kept(Equilibrium(ISTA(12))) <= 1.1 * kept(Equilibrium(ISTA(3)))

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..sparse.fourier import Spectrum, coefficients, half_spectrum, inverse, transform
+from ..sparse.fourier import Spectrum, filter_spectrum, inverse, transform
 from .base import Attention
 from .features import PositiveFeatures
 from .tokens import (
@@ -108,4 +108,4 @@ def refit(spectrum: Spectrum, old: Grid, new: Grid) -> Spectrum:
         return spectrum
     filters = inverse(spectrum, old).movedim(-1, -3)
     centred = filters.roll((old[0] // 2, old[1] // 2), dims=(-2, -1))
-    return half_spectrum(coefficients(fit(centred, new).movedim(-3, -1), new))
+    return filter_spectrum(fit(centred, new).movedim(-3, -1), new)

@@ -1,7 +1,7 @@
-"""The real two-dimensional Fourier transform as products with small real matrices.
+"""The real two-dimensional Fourier transform, on small grids as products with small real matrices.
 
-A grid of tokens is small, so that a product along each axis costs little; and unlike complex numbers it exports,
-compiles and runs everywhere. Half spectra are those of `torch.fft.rfft2`, as a pair of real tensors.
+A grid of tokens is mostly small, so that a product along each axis costs less than a fast transform; and unlike complex
+numbers it exports, compiles and runs everywhere. Half spectra are those of `torch.fft.rfft2`, as a pair of real tensors.
 """
 
 import math
@@ -10,6 +10,14 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+LONGEST_PRODUCTS = 64  # H + W up to which products are the faster way: benchmarks/convolutions.py
+
+
+def by_products(grid: tuple[int, int]) -> bool:
+    """Whether to transform a grid by products with matrices: a small one, and any where a compiler or exporter traces."""
+    return sum(grid) <= LONGEST_PRODUCTS or torch.compiler.is_compiling()
 
 
 class Spectrum(NamedTuple):
@@ -43,6 +51,8 @@ class Spectrum(NamedTuple):
 def transform(image: Tensor) -> Spectrum:
     """rfft2 over rows and columns: image (..., H, W, C) -> half spectrum (..., H, W / 2 + 1, C)."""
     height, width, channels = image.shape[-3:]
+    if not by_products((height, width)):
+        return _parts(torch.fft.rfft2(image, dim=(-3, -2)))
     half = width // 2 + 1
     cosine, sine = _waves(width, half, image)
     rows = torch.cat([cosine, -sine]) @ image  # (..., H, 2 half, C): real parts, then imaginary ones
@@ -53,6 +63,8 @@ def transform(image: Tensor) -> Spectrum:
 
 def inverse(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
     """irfft2 over rows and columns: half spectrum (..., H, W / 2 + 1, C) -> image (..., H, W, C)."""
+    if not by_products(grid):
+        return torch.fft.irfft2(torch.complex(*spectrum), s=grid, dim=(-3, -2))
     height, width = grid
     half, channels = spectrum.real.shape[-2:]
     both = torch.stack(spectrum, dim=-3).flatten(-4, -3).flatten(-2)  # (..., 2 H, half C)
@@ -60,17 +72,17 @@ def inverse(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
     rows = _complex(cosine, sine) @ both  # (..., 2 H, half C)
     rows = rows.unflatten(-1, (half, channels)).unflatten(-3, (height, 2)).flatten(-3, -2)  # (..., H, 2 half, C)
     cosine, sine = _waves(width, half, both)
-    weights = _multiplicity(width, both)[:, None]
+    weights = multiplicity(width, both)[:, None]
     back = torch.cat([weights * cosine, -weights * sine]).mT / (height * width)
     return back @ rows
 
 
 def energies(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
     """What each frequency has of the squared length of an image, by its half spectrum: (..., H, W / 2 + 1, C)."""
-    return spectrum.power() * (_multiplicity(grid[1], spectrum.real) / (grid[0] * grid[1]))[:, None]
+    return spectrum.power() * (multiplicity(grid[1], spectrum.real) / (grid[0] * grid[1]))[:, None]
 
 
-def _multiplicity(width: int, like: Tensor) -> Tensor:
+def multiplicity(width: int, like: Tensor) -> Tensor:
     """How many frequencies one of the half spectrum stands for: two, but for the first and the middle of an even width."""
     weights = torch.full((width // 2 + 1,), 2.0, dtype=like.dtype, device=like.device)
     weights[0] = 1
@@ -82,6 +94,20 @@ def _multiplicity(width: int, like: Tensor) -> Tensor:
 def _complex(real: Tensor, imaginary: Tensor) -> Tensor:
     """A complex matrix as a real one, that takes and gives (real, imaginary) in turn: (n, n) -> (2 n, 2 n)."""
     return torch.stack([torch.stack([real, -imaginary], -1), torch.stack([imaginary, real], -1)], -3).flatten(-2).flatten(0, 1)
+
+
+def filter_spectrum(filters: Tensor, grid: tuple[int, int]) -> Spectrum:
+    """Of filters (..., h, w, C) with their centre at the origin of a grid: (..., H, W / 2 + 1, C)."""
+    if by_products(grid):
+        return half_spectrum(coefficients(filters, grid))
+    maps = filters.movedim(-1, -3)
+    height, width = maps.shape[-2:]
+    maps = F.pad(maps, (0, grid[1] - width, 0, grid[0] - height)).roll((-(height // 2), -(width // 2)), dims=(-2, -1))
+    return _parts(torch.fft.rfft2(maps).movedim(-3, -1))
+
+
+def _parts(spectrum: Tensor) -> Spectrum:
+    return Spectrum(spectrum.real, spectrum.imag)
 
 
 def coefficients(filters: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .fourier import Spectrum, coefficients, energies, half_spectrum, inverse, transform
+from .fourier import Spectrum, coefficients, energies, filter_spectrum, inverse, transform
 
 
 def found_once(find: Callable[[Any], Any]) -> property:
@@ -148,7 +148,7 @@ class Convolution(Operator):
     @found_once
     def spectrum(self) -> Spectrum:
         """Of the filters: (..., F, H, W / 2 + 1, C)."""
-        return half_spectrum(self.coefficients)
+        return filter_spectrum(self.filters, self.grid)
 
     @found_once
     def coefficients(self) -> Tensor:

@@ -20,7 +20,7 @@ lint: $(VENV)/ready
 	$(VENV)/bin/ruff format --check .
 
 bench: $(VENV)/ready
-	$(RUN) benchmarks/solvers.py
+	$(VENV)/bin/torchvars benchmark
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""Ways to apply a convolutional dictionary: P^T x and P u by products in a Fourier basis, by FFT, directly, as a matrix.
+"""Ways to apply a convolutional dictionary: products in a Fourier basis, fast transforms, directly, as a matrix.
 
     python benchmarks/convolutions.py
 

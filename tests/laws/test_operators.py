@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from laws.members import CHANNELS, OPERATORS, POSITIONS, matrices, random, signal
 from torchvars.attention import PositiveFeatures
-from torchvars.sparse import Convolution, Dense, Joint
+from torchvars.sparse import Convolution, Dense, Joint, SparseCoding, fourier
 from torchvars.sparse.fourier import Spectrum, inverse, transform
 from torchvars.sparse.operators import largest_eigenvalue, perron_eigenvalue
 
@@ -140,6 +140,24 @@ def test_convolution_places_every_filter_at_every_position(height, width, filter
     torch.testing.assert_close(operator.lipschitz().squeeze(-2), largest, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("products", [True, False])
+def test_spectra_are_the_same_by_products_and_by_fast_transforms(products, monkeypatch):
+    monkeypatch.setattr(fourier, "LONGEST_PRODUCTS", 64 if products else 0)
+    for height, width in ((4, 5), (5, 4), (1, 6), (7, 1), (2, 2)):
+        filters = random(3, min(height, 3), min(width, 2), 2)
+        padded = torch.zeros(3, height, width, 2, dtype=torch.float64)
+        for i in range(filters.shape[1]):
+            for j in range(filters.shape[2]):
+                padded[:, (i - filters.shape[1] // 2) % height, (j - filters.shape[2] // 2) % width] = filters[:, i, j]
+        expected = torch.fft.rfft2(padded, dim=(1, 2))
+        spectrum = fourier.filter_spectrum(filters, (height, width))
+        torch.testing.assert_close(torch.complex(*spectrum), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(torch.complex(*transform(padded)), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(inverse(spectrum, (height, width)), padded, rtol=0, atol=1e-12)
+        energy = fourier.energies(spectrum, (height, width)).sum((1, 2))
+        torch.testing.assert_close(energy, padded.square().sum((1, 2)), rtol=1e-12, atol=0)
+
+
 @given(height=st.integers(1, 9), width=st.integers(1, 9), seed=st.integers(0, 100))
 def test_transform_and_inverse_equal_the_fast_fourier_transform(height, width, seed):
     image = random(2, height, width, 3, seed=seed)
@@ -174,3 +192,14 @@ def cast(operator, dtype):
     if isinstance(operator, Dense):
         return Dense(operator.atoms.to(dtype), nonnegative=operator.nonnegative)
     return Convolution(operator.filters.movedim(-1, -4).to(dtype), operator.grid)
+
+
+@pytest.mark.parametrize("made_with", [True, False])
+def test_what_is_found_later_has_a_graph_if_gradients_were_on_when_it_was_made(made_with):
+    filters = torch.randn(1, 1, 2, 2, requires_grad=True)
+    with torch.set_grad_enabled(made_with):
+        problem = SparseCoding(Convolution(filters, (3, 3)), torch.randn(9, 1), 0.1)
+    with torch.set_grad_enabled(not made_with):
+        analysis = problem.analysis
+    assert analysis.requires_grad is made_with
+    assert problem.analysis is analysis

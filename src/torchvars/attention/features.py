@@ -52,7 +52,9 @@ class PositiveFeatures(nn.Module):
     def atoms(self, queries: Tensor) -> Tensor:
         """Phi(q) with columns of unit length over the tokens: queries (..., heads, N, dim) -> (..., heads, N, M)."""
         if fast.enabled():
-            queries, scale = (F.normalize(queries, dim=-1), 1.0) if self.normalize else (queries, queries.shape[-1] ** -0.25)
+            queries, scale = (
+                (F.normalize(queries, dim=-1), 1.0) if self.normalize else (queries, queries.shape[-1] ** -0.25)
+            )
             return _UnitFeatures.apply(queries, self._directions(queries), scale)
         logarithm = self.log(queries)
         # exp(l) / |exp(l)|, by logarithms so that it neither overflows nor divides by zero

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("benchmark-results"),
+        default=Path("output/benchmark"),
         metavar="FOLDER",
         help="folder to write into (default: %(default)s)",
     )

@@ -1,7 +1,7 @@
 """The real two-dimensional Fourier transform, on small grids as products with small real matrices.
 
 A grid of tokens is mostly small, so that a product along each axis costs less than a fast transform; and unlike complex
-numbers it exports, compiles and runs everywhere. Half spectra are those of `torch.fft.rfft2`, as a pair of real tensors.
+numbers it exports, compiles and runs everywhere. Half spectra are those of `torch.fft.rfft2`, as a pair of tensors.
 """
 
 import math
@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
 LONGEST_PRODUCTS = 64  # H + W up to which products are the faster way: benchmarks/convolutions.py
 
 
 def by_products(grid: tuple[int, int]) -> bool:
-    """Whether to transform a grid by products with matrices: a small one, and any where a compiler or exporter traces."""
+    """Whether to transform a grid by products: a small one, and any where a compiler or an exporter traces."""
     return sum(grid) <= LONGEST_PRODUCTS or torch.compiler.is_compiling()
 
 
@@ -83,7 +82,7 @@ def energies(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
 
 
 def multiplicity(width: int, like: Tensor) -> Tensor:
-    """How many frequencies one of the half spectrum stands for: two, but for the first and the middle of an even width."""
+    """How many frequencies each of a half spectrum stands for: two, but for the first and an even width's middle."""
     weights = torch.full((width // 2 + 1,), 2.0, dtype=like.dtype, device=like.device)
     weights[0] = 1
     if width % 2 == 0:
@@ -93,7 +92,11 @@ def multiplicity(width: int, like: Tensor) -> Tensor:
 
 def _complex(real: Tensor, imaginary: Tensor) -> Tensor:
     """A complex matrix as a real one, that takes and gives (real, imaginary) in turn: (n, n) -> (2 n, 2 n)."""
-    return torch.stack([torch.stack([real, -imaginary], -1), torch.stack([imaginary, real], -1)], -3).flatten(-2).flatten(0, 1)
+    return (
+        torch.stack([torch.stack([real, -imaginary], -1), torch.stack([imaginary, real], -1)], -3)
+        .flatten(-2)
+        .flatten(0, 1)
+    )
 
 
 def filter_spectrum(filters: Tensor, grid: tuple[int, int]) -> Spectrum:
@@ -113,8 +116,8 @@ def _parts(spectrum: Tensor) -> Spectrum:
 def coefficients(filters: Tensor, grid: tuple[int, int]) -> Tensor:
     """Filters (..., h, w, C) with their centre at the origin of a grid, in a real basis: (..., H, W, C).
 
-    Along each axis these are the sums with cos(2 pi k m / n) for k = 0 ... n / 2, then those with sin for the k between:
-    as many numbers as there are positions.
+    Along an axis these are the sums with cos(2 pi k m / n) for k = 0 ... n / 2, then those with sin for the k that have
+    one: as many numbers as there are positions.
     """
     height, width, channels = filters.shape[-3:]
     rows, columns = (

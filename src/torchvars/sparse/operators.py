@@ -9,6 +9,7 @@ An operator P maps a code to the signal it explains. All operators share one lay
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,14 +20,18 @@ from .fourier import Spectrum, coefficients, energies, filter_spectrum, inverse,
 
 
 def found_once(find: Callable[[Any], Any]) -> property:
-    """A property that is kept when it was asked for; found again if it was found without a graph and one is wanted."""
+    """A property that is found when it is first asked for, and then kept.
+
+    It has a graph if gradients were on when its object was made, which notes so in `grad_enabled`: as if found then.
+    """
     name = f"_{find.__name__}"
 
     def get(self):
-        kept = self.__dict__.get(name)
-        if kept is None or (torch.is_grad_enabled() and not kept[0]):
-            kept = self.__dict__[name] = (torch.is_grad_enabled(), find(self))
-        return kept[1]
+        if name not in self.__dict__:
+            same = self.grad_enabled == torch.is_grad_enabled()
+            with nullcontext() if same else torch.set_grad_enabled(self.grad_enabled):
+                self.__dict__[name] = find(self)
+        return self.__dict__[name]
 
     return property(get, doc=find.__doc__)
 
@@ -144,6 +149,7 @@ class Convolution(Operator):
         self.grid = tuple(grid)
         self.size = filters.shape[-3] * grid[0] * grid[1]
         self.filters = filters.movedim(-4, -1)  # (..., F, h, w, C)
+        self.grad_enabled = torch.is_grad_enabled()
 
     @found_once
     def spectrum(self) -> Spectrum:
@@ -205,8 +211,8 @@ class Joint(Operator):
     def find_bound(self) -> Tensor:
         """Within a few per cent where the strongest direction is that of a dense part; never above the sum of the two.
 
-        Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b no less than |A v - a v|, and d a bound on A between
-        signals orthogonal to v. Then no eigenvalue of A is above the larger one of the 2 x 2 matrix (a, b; b, d).
+        Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b no less than |A v - a v|, and d a bound on A
+        between signals orthogonal to v. Then no eigenvalue of A is above the larger one of the matrix (a, b; b, d).
         """
         first, second = self.first.lipschitz(), self.second.lipschitz()
         bound = first + second

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from .operators import Operator, found_once
@@ -31,6 +32,7 @@ class SparseCoding:
         self.signal = signal
         self.strength = strength
         self.threshold = threshold
+        self.grad_enabled = torch.is_grad_enabled()
 
     @found_once
     def analysis(self) -> Tensor:

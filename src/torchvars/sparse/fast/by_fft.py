@@ -12,7 +12,7 @@ from .units import Units
 
 
 class ByFFT:
-    """The filters k by their half spectrum, their power |k|^2 summed over all, and what is gathered of their gradient."""
+    """The half spectra k of the filters, their power |k|^2 summed over all, and what is gathered of their gradient."""
 
     def __init__(self, kernel: Tensor, heads: int, grid: tuple[int, int]):
         self.kernel, self.heads, self.grid = kernel, heads, grid

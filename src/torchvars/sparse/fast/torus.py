@@ -1,14 +1,12 @@
-"""Circular convolution on a grid in a real, orthonormal Fourier basis, without a copy that is not needed.
+"""Circular convolution on a grid in a real, orthonormal Fourier basis, in place.
 
-Along an axis of n positions the basis is cos(2 pi k m / n) for k = 0 ... n / 2, then sin for those k that have one. A
-grid of coefficients therefore holds four blocks, (cos, sin) of the rows times (cos, sin) of the columns, n numbers for
-n positions, and a product along each axis makes it. Convolving along one axis multiplies c - i s as complex numbers,
-along both axes with a unit i for the rows and a unit j for the columns. Written out, with "row" for the coefficient at
-the same frequencies with cos and sin of the rows exchanged, and so on, a product is
+Along an axis of n positions the basis is cos(2 pi k m / n) for k = 0 ... n / 2, then sin for those k that have one: n
+numbers for n positions, by one product with a matrix along each axis. On a grid they are four blocks, cc, sc, cs and
+ss: (cos, sin) of the rows times (cos, sin) of the columns.
 
-    (k x) = k_cc x + k_sc (+-) x_row + k_cs (+-) x_column + k_ss (+-) x_both
-
-with a minus where a cosine comes of a sine; for the transposed operator k_sc and k_cs change sign.
+Convolution along one axis multiplies c - i s as complex numbers. Along both there is a unit i for the rows and another,
+j, for the columns: x = cc - i sc - j cs + i j ss, and a product of two such numbers has sixteen terms. The transposed
+operator has k with both units conjugated: sc and cs change their sign.
 """
 
 from collections.abc import Callable
@@ -50,7 +48,7 @@ class Torus:
 class Blocks:
     """Coefficients (..., H, W, C) by their blocks: (cos, sin) of the rows times (cos, sin) of the columns.
 
-    Frequencies 0 and, on an even axis, n / 2 have no sine: `paired_rows` and so on leave out those without a partner.
+    Frequencies 0 and, on an even axis, n / 2 have no sine: `cc_rows` and so on are what has a partner.
     """
 
     def __init__(self, values: Tensor):

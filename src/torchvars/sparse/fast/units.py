@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 # The starts that are a multiple of P^T y / L, and the multiple.
 STARTS: dict[str, Callable[[Tensor], Tensor | float]] = {
     "analysis": lambda bound: bound,

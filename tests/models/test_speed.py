@@ -149,6 +149,15 @@ def test_models_are_measured(monkeypatch):
     assert other.tokens is None
 
 
+def test_steps_are_kept_unless_differentiated_at_the_equilibrium():
+    rows = {row.contestant: row for row in speed.measure_steps(["performer", "vars_d"], 16, 2, rounds=1)}
+    kinds = [f"vars_d, {steps} steps{label}" for steps in (3, 12) for label in ("", " at the equilibrium")]
+    assert list(rows) == ["softmax", *kinds]
+    few, few_at_rest, many, many_at_rest = (rows[kind].peak_bytes for kind in kinds)
+    assert many > few
+    assert many_at_rest <= 1.1 * few_at_rest
+
+
 def test_command_prints_its_tables_and_writes_all_figures(tmp_path, capsys):
     folder = tmp_path / "new"
     names = ["vars_s", "global_filter"]

@@ -21,7 +21,8 @@ ATTENTIONS = ("softmax", "performer", "global_filter", "vars_s", "vars_d", "vars
 SLOW_ATTENTIONS = ("softmax", "vars_s", "vars_d", "vars_sd")  # of models and of what is compiled, which takes longer
 SIZES = ("196x16", "784x4", "3136x1")
 SCALING = (196, 784, 3136, 12544)
-SECTIONS = ("layers", "scaling", "models")
+STEPS = (196, 4)
+SECTIONS = ("layers", "scaling", "steps", "models")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=15,
         metavar="N",
-        help="timed runs of each layer (default: %(default)s; at most 5 of these for models and scaling)",
+        help="timed runs of each layer (default: %(default)s; at most 5 of these in the other sections)",
     )
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all three")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all of them")
     parser.add_argument(
         "--compiled", action="store_true", help="also layers through torch.compile, which takes minutes"
     )
@@ -76,6 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
     measures = {
         "layers": lambda: speed.measure_layers(attentions, sizes, rounds, device),
         "scaling": lambda: speed.measure_scaling(attentions, SCALING, rounds, device),
+        "steps": lambda: speed.measure_steps(attentions, *STEPS, rounds, device),
         "models": lambda: speed.measure_models(of_slow, rounds, device),
         "compiled": lambda: speed.measure_compiled(of_slow, sizes[0], rounds, device),
     }

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..attention import ATTENTIONS, Reconstruction
 from ..attention import create as create_attention
 from ..attention.tokens import Grid
-from ..sparse import plain, reconstruct
+from ..sparse import ISTA, Equilibrium, plain, reconstruct
 from .registry import create as create_model
 
 DIM, HEADS = 192, 6  # of every layer
@@ -100,6 +100,24 @@ def measure_scaling(
         contestants = {name: layer(name, count, 1, device) for name in with_reference(attentions)}
         rows += measure("scaling", contestants, count, 1, min(rounds, 3 if count == max(tokens) else 5))
     return rows
+
+
+def measure_steps(
+    attentions: Sequence[str], tokens: int, batch: int, rounds: int, device: str = "cpu"
+) -> list[Measurement]:
+    """Layers with a solver in 3 and in 12 steps, differentiated through the steps and at the equilibrium.
+
+    In at most 3 rounds. It is the memory that matters here: at the equilibrium no step is kept.
+    """
+    contestants = {REFERENCE: layer(REFERENCE, tokens, batch, device)}
+    for name in with_reference(attentions):
+        for steps in (3, 12):
+            for label, solver in (("", ISTA(steps)), (" at the equilibrium", Equilibrium(ISTA(steps)))):
+                contestant = layer(name, tokens, batch, device)
+                if isinstance(contestant.module, Reconstruction):
+                    contestant.module.solver = solver
+                    contestants[f"{name}, {steps} steps{label}"] = contestant
+    return measure("steps", contestants, tokens, batch, min(rounds, 3))
 
 
 def measure_models(attentions: Sequence[str], rounds: int, device: str = "cpu") -> list[Measurement]:

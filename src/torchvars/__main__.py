@@ -1,3 +1,5 @@
+"""`python -m torchvars` is `torchvars`, for launchers that want a module."""
+
 from .cli.main import main
 
 main()

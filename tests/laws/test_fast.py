@@ -186,6 +186,19 @@ def test_second_derivatives_are_for_the_plain_form(name):
 
 
 @pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd"])
+def test_function_transforms_take_the_plain_form(name):
+    layer = create(name, 8, heads=2, grid=(3, 3)).double()
+    tokens = torch.randn(2, 9, 8, dtype=torch.float64, requires_grad=True)
+
+    def loss(sample):
+        return layer(sample.unsqueeze(0), (3, 3)).square().sum()
+
+    expected = torch.autograd.grad(sum(map(loss, tokens)), tokens)[0]
+    found = torch.func.vmap(torch.func.grad(loss))(tokens.detach())
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd"])
 def test_large_logarithms_stay_numbers(name):
     layer = create(name, 8, heads=2, grid=(3, 3))
     tokens = (1e3 * torch.randn(2, 9, 8)).requires_grad_()

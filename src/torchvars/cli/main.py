@@ -5,11 +5,13 @@ from importlib import import_module
 
 from .. import __version__
 
-# Command: its one line of help. Each lives in a module of its name, with `configure(parser)` and `run(arguments)`.
+# Command: its one line of help. Each lives in a module of its name, with `configure(parser)` and `run(arguments)`; one
+# that has TAKES_MORE gets what the parser does not know as a second argument, a call for help included.
 COMMANDS = {
     "benchmark": "time and memory of attentions and models, side by side",
     "export": "write a model for another runtime",
     "list": "the names that can be built",
+    "train": "train a model, or go on with a run",
 }
 
 
@@ -21,11 +23,20 @@ def main(arguments: list[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_line in COMMANDS.items():
         module = import_module(f"{__package__}.{name}")
-        subparser = commands.add_parser(name, help=help_line, description=module.__doc__)
+        takes_more = getattr(module, "TAKES_MORE", False)
+        subparser = commands.add_parser(
+            name,
+            help=help_line,
+            description=module.__doc__,
+            add_help=not takes_more,
+            formatter_class=argparse.RawDescriptionHelpFormatter if takes_more else argparse.HelpFormatter,
+        )
         module.configure(subparser)
-        subparser.set_defaults(run=module.run)
-    parsed = parser.parse_args(arguments)
+        subparser.set_defaults(run=module.run, takes_more=takes_more, print_help=subparser.print_help)
+    parsed, more = parser.parse_known_args(arguments)
+    if more and not parsed.takes_more:
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
     try:
-        parsed.run(parsed)
+        parsed.run(parsed, *([more] if parsed.takes_more else []))
     except (ValueError, FileNotFoundError) as error:  # what was wrong with the call, in its own words
         parser.exit(2, f"torchvars {parsed.command}: {error}\n")

@@ -19,7 +19,7 @@ _plain = ContextVar("plain", default=False)
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """A context in which everything runs by its definition, which may be differentiated twice and transformed."""
+    """A context in which everything runs by its definition, which may be differentiated more than once."""
     token = _plain.set(True)
     try:
         yield
@@ -28,8 +28,10 @@ def plain() -> Iterator[None]:
 
 
 def enabled() -> bool:
-    """Whether the fast forms are to be used here: not in `plain`, and not where a compiler or an exporter traces."""
-    return not _plain.get() and not torch.compiler.is_compiling()
+    """Whether the fast forms are to be used here: not in `plain`, nor where a compiler, an exporter or a transform of
+    `torch.func` looks into them."""
+    looked_into = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return not _plain.get() and not looked_into
 
 
 def reconstruct(problem: SparseCoding, solver: Solver) -> Tensor:

@@ -1,0 +1,52 @@
+"""Trains a model as a recipe says, or goes on with a run.
+
+    torchvars train cifar10_rvt_micro_vars_d --data PICTURES --output RUN
+    torchvars train --resume RUN
+
+A recipe is named after the pictures and the model: imagenet, imagenette, cifar10 or pacs, an underscore and a name of
+`torchvars list models`. Every field of it can be changed: torchvars train RECIPE --help. On several processes: torchrun
+--nproc-per-node N -m torchvars train ..., or accelerate launch.
+"""
+
+import argparse
+from pathlib import Path
+
+TAKES_MORE = True  # options beside those below are fields of the recipe
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="such as cifar10_rvt_micro_vars_d")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with the run in this folder; nothing else")
+
+
+def run(arguments: argparse.Namespace, more: list[str]) -> None:
+    if arguments.recipe is None and {"-h", "--help"} & {*more}:
+        arguments.print_help()
+        return
+    if arguments.resume is None and arguments.recipe is None:
+        raise ValueError("name a recipe, such as cifar10_rvt_micro_vars_d, or a run to go on with: --resume RUN")
+    if arguments.resume is not None and (arguments.recipe or more):
+        given = " ".join([*filter(None, [arguments.recipe]), *more])
+        raise ValueError(f"a run is resumed as it was begun, with nothing beside --resume RUN: got {given}")
+    try:
+        import tyro
+
+        from ..training.loop import Settings, train
+    except ModuleNotFoundError as error:
+        raise ValueError(f'training needs {error.name}: pip install "torchvars[train]"') from error
+    from ..training.folder import RunFolder
+    from ..training.recipe import Recipe, find_recipe
+
+    if arguments.resume is not None:
+        recipe, settings = RunFolder(arguments.resume).settings()
+        settings = {**settings, "data": Path(settings["data"]), "output": arguments.resume}
+        train(recipe, Settings(**settings), resume=True)
+        return
+    named = find_recipe(arguments.recipe)
+
+    def command(
+        settings: tyro.conf.OmitArgPrefixes[Settings], recipe: tyro.conf.OmitArgPrefixes[Recipe] = named
+    ) -> None:
+        train(recipe, settings)
+
+    tyro.cli(command, args=more, prog=f"torchvars train {arguments.recipe}", description="Trains as this recipe says.")

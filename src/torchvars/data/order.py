@@ -1,0 +1,83 @@
+"""Which picture comes when, and with what chance: the same on any number of processes and workers, from any step."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+
+class Draw(NamedTuple):
+    """A picture, and the seed of whatever is done to it at random."""
+
+    index: int
+    seed: int
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A seed for one thing from a seed for all and what the thing is; any change of a part makes another."""
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1  # 63 bits: every generator takes it
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order in which pictures train.
+
+    An epoch is one shuffle of all of them, cut into global batches; what does not fill the last is left to other
+    epochs. A process takes its part of each global batch, so that the batch is the same however many share it.
+
+    Args:
+        count: pictures.
+        batch: of one process.
+        seed: of the whole run.
+        repeats: copies of a picture in a row, each changed by chance in its own way (repeated augmentation). An epoch
+            has as many batches as without, and goes through a share of the pictures.
+        rank, world: this process, and how many there are.
+    """
+
+    count: int
+    batch: int
+    seed: int
+    repeats: int = 1
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self):
+        if self.batch < 1 or self.repeats < 1:
+            raise ValueError(f"batch and repeats must be at least 1, got {self.batch} and {self.repeats}")
+        if not 0 <= self.rank < self.world:
+            raise ValueError(f"rank must be from 0 to {self.world - 1}, got {self.rank}")
+        if self.steps < 1:
+            raise ValueError(
+                f"{self.count} pictures do not fill one batch of {self.batch} on each of {self.world} processes: "
+                "take a smaller batch"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Batches of an epoch."""
+        return self.count // (self.batch * self.world)
+
+    def epoch(self, number: int) -> list[list[Draw]]:
+        """The batches of this process in an epoch."""
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", number))
+        shuffled = torch.randperm(self.count, generator=generator).tolist()
+        whole = self.batch * self.world
+        batches = []
+        for step in range(self.steps):
+            first = step * whole + self.rank * self.batch
+            batches.append(
+                [
+                    Draw(shuffled[place // self.repeats], derive_seed(self.seed, "picture", number, place))
+                    for place in range(first, first + self.batch)
+                ]
+            )
+        return batches
+
+    def batches(self, start: int, stop: int) -> Iterator[list[Draw]]:
+        """The batches of steps start, ..., stop - 1, counted from the beginning of the run."""
+        for number in range(start // self.steps, -(-stop // self.steps)):
+            first = number * self.steps
+            yield from self.epoch(number)[max(start - first, 0) : stop - first]

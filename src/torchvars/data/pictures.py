@@ -1,0 +1,113 @@
+"""Stored pictures as tensors, ready to be batched."""
+
+import io
+import random
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from .order import Draw
+from .sources import Source
+
+# What Pillow raises of broken files; a header that is garbage may promise a picture of any size.
+UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+
+
+class Sample(NamedTuple):
+    """One picture."""
+
+    pixels: Tensor  # (3, H, W) in [0, 1]
+    label: int
+    identity: str  # of the picture drawn, also if another had to take its place
+    problem: str  # why the picture drawn could not be read; empty if it could
+
+
+class Batch(NamedTuple):
+    """Pictures of one step."""
+
+    pixels: Tensor  # (B, 3, H, W) in [0, 1]
+    labels: Tensor  # (B,)
+    identities: list[str]
+    problems: dict[str, str]  # identity -> why it could not be read
+
+
+class Pictures(Dataset):
+    """Pictures of a source under a transform: draw -> sample.
+
+    Chance in the transform comes from the draw alone, not from the worker it happens to be in. A picture that cannot be
+    read is told of, and another takes its place: the next in the source that can.
+
+    Args:
+        source: where they come from.
+        transform: PIL image in RGB -> pixels (3, H, W) in [0, 1].
+    """
+
+    def __init__(self, source: Source, transform: Callable[[Image.Image], Tensor]):
+        self.source, self.transform = source, transform
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        problem = ""
+        for offset in range(len(self.source)):
+            index = (draw.index + offset) % len(self.source)
+            try:
+                image = decode(self.source.read(index))
+            except UNREADABLE as error:
+                problem = problem or f"{type(error).__name__}: {error}"
+                continue
+            with seeded(draw.seed):
+                pixels = self.transform(image)
+            return Sample(pixels, self.source.labels[index], self.source.identities[draw.index], problem)
+        raise ValueError(f"no picture of {self.source.name} can be read: {problem}")
+
+
+def decode(content: bytes) -> Image.Image:
+    """The file of a picture, as an image in RGB."""
+    with Image.open(io.BytesIO(content)) as image:
+        return image.convert("RGB")
+
+
+class seeded:
+    """A context in which Python, NumPy and PyTorch draw from a seed; they go on as before it afterwards."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def __enter__(self) -> None:
+        self.before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+        random.seed(self.seed)
+        np.random.seed(self.seed % 2**32)  # noqa: NPY002 (timm's transforms draw from it)
+        torch.default_generator.manual_seed(self.seed)  # torch.manual_seed would also seed every GPU, for good
+
+    def __exit__(self, *_) -> None:
+        random.setstate(self.before[0])
+        np.random.set_state(self.before[1])  # noqa: NPY002
+        torch.set_rng_state(self.before[2])
+
+
+def collate(samples: list[Sample]) -> Batch:
+    return Batch(
+        torch.stack([sample.pixels for sample in samples]),
+        torch.tensor([sample.label for sample in samples]),
+        [sample.identity for sample in samples],
+        {sample.identity: sample.problem for sample in samples if sample.problem},
+    )
+
+
+def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) -> Iterable[Batch]:
+    """Batches in the order given, made by so many processes beside this one."""
+    return DataLoader(
+        pictures,
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=collate,
+        prefetch_factor=4 if workers else None,
+        generator=torch.Generator(),  # its seed for the workers is not to come from the generator of all
+    )

@@ -1,0 +1,1 @@
+"""Training models: what is done to pictures, and the run."""

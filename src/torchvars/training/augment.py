@@ -1,0 +1,235 @@
+"""What chance does to pictures before a model learns from them. Pixels are in [0, 1]; the model normalises them itself.
+
+What is done to one picture draws from the generators of Python, NumPy and PyTorch, which `torchvars.data.Pictures`
+seeds for each draw; what is done to a batch takes a seed. Either way a step can be repeated exactly.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, create_transform
+from timm.data.mixup import Mixup
+from timm.data.random_erasing import RandomErasing
+from torch import Tensor
+from torchvision import transforms
+
+from ..data.pictures import seeded
+
+CROPS = ("random resized", "pad")
+
+
+def picture_transform(
+    size: int,
+    *,
+    training: bool,
+    auto_augment: str | None = "rand-m9-mstd0.5-inc1",
+    color_jitter: float | None = 0.4,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    hflip: float = 0.5,
+    interpolation: str = "bicubic",
+    erase: float = 0.25,
+    crop: str = "random resized",
+    mean: tuple[float, float, float] = IMAGENET_DEFAULT_MEAN,
+    std: tuple[float, float, float] = IMAGENET_DEFAULT_STD,
+) -> Callable[[Image.Image], Tensor]:
+    """How a picture becomes pixels: PIL image in RGB -> (3, size, size) in [0, 1].
+
+    For evaluation it is what `centre` cuts out; all but the size is for training, where timm crops, flips, changes and
+    erases.
+
+    Args:
+        size: side of the pixels.
+        training: whether chance changes the picture.
+        auto_augment: policy in timm's words, such as "rand-m9-mstd0.5-inc1" for RandAugment; None for none.
+        color_jitter: strength of random brightness, contrast and saturation; None for none. Off when a policy is given,
+            which has such changes of its own (but for 3-Augment, which timm goes with jitter).
+        scale, ratio: area and aspect of a random resized crop, as shares of the picture's.
+        hflip: probability of a flip.
+        interpolation: of the crop and the policy, "bicubic", "bilinear" or "random".
+        erase: probability that a random rectangle is replaced by noise; 0 for none.
+        crop: "random resized"; or "pad" for pictures that already have the size, such as CIFAR's: an eighth of it is
+            reflected around them, and `size` pixels are cut out anywhere.
+        mean, std: of the colours. The mean fills what a policy moves into the picture, and both make the noise that
+            erases.
+    """
+    if crop not in CROPS:
+        raise ValueError(f"crop must be one of {', '.join(map(repr, CROPS))}, got {crop!r}")
+    if not training:
+        return transforms.Compose([partial(centre, size=size), transforms.ToTensor()])
+    try:
+        place, change, _ = create_transform(
+            size,
+            is_training=True,
+            separate=True,
+            scale=scale,
+            ratio=ratio,
+            hflip=hflip,
+            color_jitter=color_jitter,
+            auto_augment=auto_augment,
+            interpolation=interpolation,
+            mean=mean,
+        )
+    except AssertionError as error:
+        raise ValueError(
+            f"timm knows no auto_augment {auto_augment!r} with color_jitter {color_jitter}: {error}; "
+            "give a policy such as 'rand-m9-mstd0.5-inc1', or None"
+        ) from error
+    for policy in change.transforms:
+        _repair(policy)
+    if crop == "pad":
+        padded = transforms.RandomCrop(size, padding=size // 8, padding_mode="reflect")
+        place = transforms.Compose([partial(of_size, size=size), padded, transforms.RandomHorizontalFlip(hflip)])
+    steps = [place, change, transforms.ToTensor()]
+    if erase > 0:
+        eraser = RandomErasing(erase, mode="pixel", device="cpu")
+        colours = torch.tensor(mean).view(3, 1, 1), torch.tensor(std).view(3, 1, 1)
+        steps.append(partial(erase_part, eraser=eraser, mean=colours[0], std=colours[1]))
+    return transforms.Compose(steps)
+
+
+def posterize(image: Image.Image, bits: int, **_) -> Image.Image:
+    """The image in RGB with so many bits of each colour kept, from 0, which is black, to 8."""
+    return image.point([value >> (8 - bits) << (8 - bits) for value in range(256)] * 3)
+
+
+def _repair(policy: Callable) -> None:
+    """Posterizes in a policy of timm's as above: at full strength it keeps 0 bits, which Pillow 13 refuses."""
+    operations = getattr(policy, "ops", []) + [each for group in getattr(policy, "policy", []) for each in group]
+    for operation in operations:
+        if operation.name.startswith("Posterize"):
+            operation.aug_fn = posterize
+
+
+def centre(image: Image.Image, size: int) -> Image.Image:
+    """The clean protocol: the shorter side to 256 / 224 of the size, bicubic, and the middle of it.
+
+    A picture that has the size is left as it is.
+    """
+    if image.size == (size, size):
+        return image
+    shorter = round(size * 256 / 224)
+    resize = transforms.Resize(shorter, interpolation=transforms.InterpolationMode.BICUBIC)
+    return transforms.functional.center_crop(resize(image), size)
+
+
+def of_size(image: Image.Image, size: int) -> Image.Image:
+    """The image, which must have the size: a crop of it with a little padding is otherwise a small part, or too big."""
+    if image.size != (size, size):
+        width, height = image.size
+        raise ValueError(
+            f"crop='pad' takes pictures of {size} x {size}, got one of {width} x {height}: use crop='random resized'"
+        )
+    return image
+
+
+def erase_part(pixels: Tensor, eraser: RandomErasing, mean: Tensor, std: Tensor) -> Tensor:
+    """Pixels (3, H, W), by chance with a rectangle of noise that is unit normal once it is normalised.
+
+    The noise is clipped to [0, 1] as pixels are, so its tails are cut where black and white are.
+    """
+    # timm erases pictures that are normalised already; of blank ones we learn where, and what with
+    noise = eraser(torch.full_like(pixels, torch.nan))
+    return torch.where(noise.isnan(), pixels, (mean + std * noise).clamp(0, 1))
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Pictures of a batch mixed with each other, and their labels with them; one way for the whole batch.
+
+    The batch meets its reverse. In an odd one the picture in the middle would meet itself, so the last picture comes
+    twice, and the second of them is dropped afterwards.
+
+    Args:
+        mixup: parameter of the Beta distribution of the share in a blend; 0 for no blends.
+        cutmix: the same of the area of a rectangle cut out of the other; 0 for none.
+        switch: probability of cutting, if both are on.
+        smoothing: what of each target is spread evenly over all classes.
+        classes: how many there are.
+    """
+
+    mixup: float = 0.8
+    cutmix: float = 1.0
+    switch: float = 0.5
+    smoothing: float = 0.1
+    classes: int = 1000
+
+    def __call__(self, pixels: Tensor, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Pixels (B, 3, H, W) and labels (B,) -> pixels of the same shape, and targets (B, classes)."""
+        mix = Mixup(
+            mixup_alpha=self.mixup,
+            cutmix_alpha=self.cutmix,
+            prob=float(self.mixup > 0 or self.cutmix > 0),
+            switch_prob=self.switch,
+            label_smoothing=self.smoothing,
+            num_classes=self.classes,
+        )
+        places = torch.arange(len(labels) + len(labels) % 2, device=labels.device).clamp(max=len(labels) - 1)
+        with seeded(seed):
+            mixed, targets = mix(pixels[places], labels[places])  # a copy: timm mixes in place
+        return mixed[: len(labels)], targets[: len(labels)]
+
+
+@torch.no_grad()
+def augment_patches(
+    pixels: Tensor,
+    patch: int = 16,
+    probability: float = 0.1,
+    crop: tuple[float, float] = (0.85, 1.0),
+    noise: float = 0.01,
+    *,
+    seed: int,
+) -> Tensor:
+    """RVT's patch-wise augmentation (Mao et al. 2022): each patch changes by itself, the rest stays what it is.
+
+    Pixels (B, C, H, W) -> the same shape, clipped to [0, 1]. Each patch is by chance scaled up from a part of it, then
+    by chance noisy, then by chance flipped from left to right.
+
+    Args:
+        pixels: H and W multiples of the patch.
+        patch: side of a patch.
+        probability: of each of the three changes, on its own.
+        crop: smallest and largest area of the part, as a share of the patch; the part is square and lies anywhere.
+        noise: standard deviation of the Gaussian noise, of pixels in [0, 1]. (Code released with RVT adds it to
+            normalised pictures, where 0.01 is what 0.0023 is here.)
+        seed: of all of this; the same on one kind of device gives the same.
+    """
+    height, width = pixels.shape[-2:]
+    if height % patch or width % patch:
+        raise ValueError(f"pictures of {height} x {width} do not divide into patches of {patch} x {patch}")
+    if not 0 < crop[0] <= crop[1] <= 1:
+        raise ValueError(f"crop must be two shares of the area, 0 < smallest <= largest <= 1, got {crop}")
+    chance = torch.Generator(pixels.device).manual_seed(seed)
+    uniform = partial(torch.rand, generator=chance, device=pixels.device, dtype=pixels.dtype)
+
+    grid = pixels.unflatten(-1, (-1, patch)).unflatten(-3, (-1, patch)).permute(0, 2, 4, 1, 3, 5)
+    patches = grid.flatten(0, 2).clone()
+    cropped, noisy, flipped = uniform(3, len(patches)) < probability
+
+    parts = patches[cropped]
+    patches[cropped] = _enlarged(parts, crop[0] + (crop[1] - crop[0]) * uniform(len(parts)), uniform(len(parts), 2))
+    parts = patches[noisy]
+    patches[noisy] = parts + noise * torch.randn(
+        parts.shape, generator=chance, device=pixels.device, dtype=pixels.dtype
+    )
+    patches[flipped] = patches[flipped].flip(-1)
+    return patches.clamp_(0, 1).view(grid.shape).permute(0, 3, 1, 4, 2, 5).reshape(pixels.shape)
+
+
+def _enlarged(patches: Tensor, area: Tensor, place: Tensor) -> Tensor:
+    """A square part of each patch, scaled to the whole, bilinear.
+
+    Patches (P, C, p, p), area of the part (P,) as a share, and its place (P, 2) among all it can have, x and y from 0
+    to 1 -> (P, C, p, p).
+    """
+    side = area.sqrt().view(-1, 1, 1)
+    middle = (1 - side) * (2 * place.unsqueeze(-1) - 1)  # where a patch goes from -1 to 1
+    count = patches.shape[-1]
+    positions = (torch.arange(count, device=patches.device, dtype=patches.dtype) + 0.5) * 2 / count - 1
+    x, y = (middle + side * positions).unbind(1)
+    where = torch.stack([x.unsqueeze(1).expand(-1, count, -1), y.unsqueeze(2).expand(-1, -1, count)], dim=-1)
+    return F.grid_sample(patches, where, mode="bilinear", padding_mode="border", align_corners=False)

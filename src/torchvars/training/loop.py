@@ -1,0 +1,344 @@
+"""Training, from top to bottom."""
+
+import math
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import timm
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from ..attention import Reconstruction
+from ..data import Batch, Draw, Order, Pictures, Source, derive_seed, load, open_source
+from ..models import Classifier, create
+from ..models import weights as stored
+from .augment import Mix, augment_patches, picture_transform
+from .average import Average
+from .checkpoint import Checkpoints, optimizer_tensors, restore_optimizer
+from .distill import distillation_loss, soft_cross_entropy
+from .folder import RunFolder
+from .norms import share_statistics
+from .recipe import Recipe
+from .schedule import learning_rate, parameter_groups
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What does not change the result of a run."""
+
+    data: Path
+    """Folder or tar with train/<class>/<picture> and val/<class>/<picture>."""
+    output: Path
+    """Folder of the run."""
+    workers: int = 1
+    """Processes that read pictures, beside each that trains."""
+    max_steps: int | None = None
+    """Stop after so many steps, whatever the epochs."""
+    checkpoint_every: int = 500
+    """Steps."""
+    unreadable_share: float = 0.01
+    """Of the pictures; with more that cannot be read the run stops."""
+
+
+@dataclass
+class Progress:
+    """Where a run is, and what it has summed up since the epoch began."""
+
+    step: int = 0
+    best: float = -1.0
+    loss: float = 0.0
+    correct: float = 0.0
+    seen: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+class Diverged(RuntimeError):
+    """The loss is no longer a number."""
+
+
+def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
+    """Trains a model as a recipe says, or goes on where a run was."""
+    # Told so, it lets several processes on a machine without a GPU work together; else each would run by itself.
+    accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.accelerator.is_available())
+    rank, world = accelerator.process_index, accelerator.num_processes
+    if recipe.batch % world:
+        raise ValueError(f"a batch of {recipe.batch} cannot be shared by {world} processes: take a multiple of {world}")
+    folder = RunFolder(settings.output)
+    if not resume and accelerator.is_main_process:
+        stated = {**asdict(settings), "data": str(settings.data.resolve()), "output": str(settings.output)}
+        folder.begin(recipe, stated)
+    pictures, held_out = open_source(settings.data, "train"), open_source(settings.data, "val")
+    check_classes(pictures, held_out)
+
+    torch.manual_seed(derive_seed(recipe.seed, "model"))
+    classifier = build(recipe, pictures)
+    average = None if recipe.ema is None else Average(classifier, recipe.ema)
+    optimizer = torch.optim.AdamW(parameter_groups(classifier.model, recipe), lr=recipe.learning_rate)
+    teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, len(pictures.classes))
+    checkpoints = Checkpoints(settings.output / "checkpoints")
+    progress = Progress()
+    if resume and (latest := checkpoints.latest()) is not None:
+        tensors, facts = checkpoints.read(latest)
+        classifier.load_state_dict(tensors["model"])
+        if average is not None:
+            average.model.load_state_dict(tensors["average"])
+        restore_optimizer(classifier, optimizer, tensors["optimizer"], facts["optimizer"])
+        progress = Progress(**facts["progress"])
+    if world > 1:
+        share_statistics(classifier)
+    model, optimizer = accelerator.prepare(classifier, optimizer)
+
+    order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
+    last = recipe.epochs * order.steps if settings.max_steps is None else settings.max_steps
+    transform = picture_transform(
+        recipe.img_size,
+        training=True,
+        auto_augment=recipe.auto_augment,
+        color_jitter=recipe.color_jitter,
+        scale=(recipe.smallest_crop, 1.0),
+        erase=recipe.erase,
+        crop=recipe.crop,
+    )
+    batches = load(Pictures(pictures, transform), order.batches(progress.step, last), settings.workers)
+    mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, recipe.smoothing, len(pictures.classes))
+    interrupted = on_terminate()
+
+    def checkpoint(best: bool = False) -> None:
+        """Everything from which the run can go on, by one process for all."""
+        of_optimizer, values = optimizer_tensors(model, optimizer)
+        if accelerator.is_main_process:
+            tensors = {"model": accelerator.unwrap_model(model).state_dict(), "optimizer": of_optimizer}
+            if average is not None:
+                tensors["average"] = average.state()
+            checkpoints.write(progress.step, tensors, {"progress": asdict(progress), "optimizer": values}, best=best)
+        accelerator.wait_for_everyone()
+
+    clock = Clock()
+    for batch in clock.waiting_for(batches):
+        step = progress.step
+        rate = learning_rate(recipe, step, order.steps)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group["lr_scale"]
+        torch.manual_seed(derive_seed(recipe.seed, "step", step, rank))  # of what is dropped within the model
+        loss, correct = learn(accelerator, model, optimizer, batch, mix, teacher, recipe, step)
+        if average is not None:
+            average.update(accelerator.unwrap_model(model), step)
+        loss, correct, seen = accelerator.reduce(torch.tensor([loss, correct, len(batch.labels)])).tolist()
+        if not math.isfinite(loss):
+            kept = checkpoints.latest()
+            raise Diverged(
+                f"the loss is {loss / world} at step {step}: the last good checkpoint is {kept or 'none'}. "
+                "A lower learning rate, a longer warm-up or clip=1 may help"
+            )
+        progress.step, progress.seen = step + 1, progress.seen + int(seen)
+        progress.loss, progress.correct = progress.loss + loss * seen / world, progress.correct + correct
+        note_unreadable(progress, batch.problems, settings.unreadable_share * len(pictures), folder)
+        if progress.step % order.steps == 0 or progress.step == last:
+            times = clock.lap(recipe.batch)
+            judged = accelerator.unwrap_model(model) if average is None else average.model
+            line = {
+                "step": progress.step,
+                "epoch": progress.step / order.steps,
+                "learning_rate": rate,
+                "loss": progress.loss / progress.seen,
+                "accuracy": progress.correct / progress.seen,
+                **evaluate(accelerator, judged, held_out, recipe, settings.workers),
+                "unreadable": len(progress.unreadable),
+            }
+            better = line["val_accuracy"] > progress.best
+            progress.best = max(progress.best, line["val_accuracy"])
+            progress.loss, progress.correct, progress.seen = 0.0, 0.0, 0
+            if accelerator.is_main_process:
+                folder.add_metrics(line)
+                folder.add_times({"step": progress.step, **times})
+                print(describe(line, times, recipe.epochs), flush=True)
+            checkpoint(best=better)
+            clock.restart()
+        elif progress.step % settings.checkpoint_every == 0 or interrupted():
+            checkpoint()
+        if interrupted():
+            accelerator.print(f"stopped at step {progress.step}, as told; go on with --resume {settings.output}")
+            return
+    if accelerator.is_main_process:
+        judged = accelerator.unwrap_model(model) if average is None else average.model
+        stored.save(judged, settings.output / "weights")
+    accelerator.end_training()
+
+
+# A step
+
+
+def learn(
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    mix: Mix,
+    teacher: nn.Module | None,
+    recipe: Recipe,
+    step: int,
+) -> tuple[float, float]:
+    """One step of the optimizer. Returns the loss, a mean over the batch, and how many pictures were named rightly."""
+    pixels, labels = batch.pixels.to(accelerator.device), batch.labels.to(accelerator.device)
+    mixed, targets = mix(pixels, labels, derive_seed(recipe.seed, "mix", step))
+    model.train()
+    with accelerator.autocast():
+        logits = model(mixed)
+        loss = soft_cross_entropy(logits.float(), targets)
+        if recipe.patches:
+            seed = derive_seed(recipe.seed, "patches", step, accelerator.process_index)
+            changed = augment_patches(mixed, probability=recipe.patches, seed=seed)
+            loss = loss + soft_cross_entropy(model(changed).float(), targets)
+        if teacher is not None:
+            with torch.no_grad():
+                taught = teacher.to(mixed.device)(mixed)
+            distilled = distillation_loss(logits.float(), taught.float(), recipe.distillation, recipe.temperature)
+            loss = torch.lerp(loss, distilled, recipe.distillation_weight)
+    optimizer.zero_grad()
+    accelerator.backward(loss)
+    if recipe.clip is not None:
+        accelerator.clip_grad_norm_(model.parameters(), recipe.clip)
+    optimizer.step()
+    # A mixed picture counts for the label of its larger share.
+    return loss.item(), (logits.argmax(-1) == targets.argmax(-1)).sum().item()
+
+
+@torch.no_grad()
+def evaluate(
+    accelerator: Accelerator, classifier: Classifier, source: Source, recipe: Recipe, workers: int
+) -> dict[str, float]:
+    """Loss and accuracy on held-out pictures, each counted once however many processes share them.
+
+    A picture that cannot be read is counted as one that was not recognised.
+    """
+    transform = picture_transform(recipe.img_size, training=False)
+    mine = range(accelerator.process_index, len(source), accelerator.num_processes)
+    size = max(1, recipe.batch // accelerator.num_processes)
+    draws = [[Draw(index, 0) for index in mine[first : first + size]] for first in range(0, len(mine), size)]
+    classifier.eval()
+    sums = torch.zeros(3, dtype=torch.float64)
+    for batch in load(Pictures(source, transform), draws, workers):
+        logits = classifier(batch.pixels.to(accelerator.device)).double().cpu()
+        readable = torch.tensor([identity not in batch.problems for identity in batch.identities])
+        right = (logits.argmax(-1) == batch.labels) & readable
+        losses = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
+        sums += torch.stack([(losses * readable).sum(), right.sum().double(), torch.tensor(float(len(right)))])
+    loss, right, count = accelerator.reduce(sums.to(accelerator.device)).tolist()
+    return {"val_loss": loss / count, "val_accuracy": right / count}
+
+
+# Before the first step
+
+
+def check_classes(pictures: Source, held_out: Source) -> None:
+    """A ValueError unless both have the same classes, two at least."""
+    if pictures.classes != held_out.classes:
+        missing, extra = (
+            sorted(set(one.classes) - set(other.classes)) for one, other in ((pictures, held_out), (held_out, pictures))
+        )
+        raise ValueError(
+            f"the classes of {pictures.name} and {held_out.name} differ: "
+            f"only in the first {', '.join(missing[:5]) or 'none'}, only in the second {', '.join(extra[:5]) or 'none'}"
+        )
+    if len(pictures.classes) < 2:
+        raise ValueError(f"{pictures.name} has one class only, {pictures.classes[0]}: there is nothing to tell apart")
+
+
+def build(recipe: Recipe, pictures: Source) -> Classifier:
+    """The model that is to be trained."""
+    count = len(pictures.classes)
+    options = {"num_classes": count, "img_size": recipe.img_size, "drop_path_rate": recipe.drop_path}
+    if recipe.patch_size is not None:
+        options["patch_size"] = recipe.patch_size
+    if recipe.initial is None:
+        classifier = Classifier(create(recipe.model, **options))
+    else:
+        classifier = stored.load(Path(recipe.initial), **options)
+    for layer in classifier.modules():
+        if isinstance(layer, Reconstruction):
+            for name in ("steps", "start"):
+                if getattr(recipe, name) is not None:
+                    setattr(layer.solver, name, getattr(recipe, name))
+            if recipe.strength is not None:
+                layer.strength = recipe.strength
+    return classifier
+
+
+def load_teacher(name: str, classes: int) -> nn.Module:
+    """Pixels in [0, 1] -> logits of a model that is not trained."""
+    teacher = stored.load(Path(name)) if Path(name).is_dir() else Classifier(timm.create_model(name, pretrained=True))
+    found = getattr(teacher.model, "num_classes", classes)
+    if found != classes:
+        raise ValueError(
+            f"the teacher {name} knows {found} classes, the pictures have {classes}: they must be the same"
+        )
+    return teacher.eval().requires_grad_(False)
+
+
+# Around the steps
+
+
+def note_unreadable(progress: Progress, problems: dict[str, str], most: float, folder: RunFolder) -> None:
+    """Keeps a list of pictures that could not be read; an error when they are too many."""
+    if not problems.keys() - progress.unreadable.keys():
+        return
+    progress.unreadable |= problems
+    folder.write_unreadable(progress.unreadable)
+    if len(progress.unreadable) > most:
+        identity, problem = next(iter(problems.items()))
+        raise ValueError(
+            f"{len(progress.unreadable)} pictures could not be read, more than the {most:.0f} allowed, such as "
+            f"{identity} ({problem}): all are listed in {folder.path}; mend them, or allow a larger share"
+        )
+
+
+def on_terminate():
+    """Whether the process has been told to end: a function to ask. It is not ended at once, so that nothing is lost."""
+    told = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+    return lambda: bool(told)
+
+
+class Clock:
+    """How long things take."""
+
+    def __init__(self):
+        self.restart()
+
+    def restart(self) -> None:
+        self.began, self.waited, self.steps = time.perf_counter(), 0.0, 0
+
+    def waiting_for(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        """The same batches; the time in which none was ready is noted."""
+        batches = iter(batches)
+        while True:
+            asked = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self.waited += time.perf_counter() - asked
+            self.steps += 1
+            yield batch
+
+    def lap(self, batch: int) -> dict[str, float]:
+        """Since it was started: seconds, pictures a second, and the share of the time spent waiting for data."""
+        seconds = time.perf_counter() - self.began
+        return {
+            "seconds": seconds,
+            "images_per_second": self.steps * batch / seconds,
+            "waiting_share": self.waited / seconds,
+        }
+
+
+def describe(line: dict, times: dict, epochs: int) -> str:
+    return (
+        f"epoch {line['epoch']:.4g} of {epochs}, step {line['step']}: loss {line['loss']:.4f}, "
+        f"accuracy {100 * line['accuracy']:.2f} %, validation loss {line['val_loss']:.4f}, "
+        f"validation accuracy {100 * line['val_accuracy']:.2f} %, {times['images_per_second']:.0f} images/s, "
+        f"waiting for data {100 * times['waiting_share']:.1f} %"
+    )

@@ -1,0 +1,179 @@
+"""Recipes: all that decides what a training run ends with, besides the pictures."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ..models import MODELS
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained. Rates and sizes are those of the whole run, however many processes share it."""
+
+    model: str
+    """Name of the model: torchvars list models."""
+    img_size: int
+    """Side of the pictures in pixels."""
+    patch_size: int | None = field(default=None, kw_only=True)
+    """Side of a patch in pixels; none: the model's own."""
+    epochs: int
+    """Passes over the pictures."""
+    batch: int
+    """Pictures of a step, all processes together."""
+    seed: int = 0
+    """Of everything that is left to chance."""
+
+    strength: float | None = None
+    """Of the sparse penalty in VARS layers; none: the model's own."""
+    steps: int | None = None
+    """Of the solvers in VARS layers; none: the model's own."""
+    start: str | None = None
+    """Where the solvers start: analysis, zero, scaled or thresholded; none: the model's own."""
+    drop_path: float = 0.1
+    """Probability with which a residual branch is left out, at the last block; it grows from zero at the first."""
+    initial: str | None = None
+    """Folder of weights to begin with; a head for other classes is made anew."""
+
+    learning_rate: float = 5e-4
+    """Peak, for 512 pictures a step; it is scaled with the batch."""
+    warmup_epochs: float = 5
+    """Over which the learning rate rises."""
+    warmup_learning_rate: float = 1e-6
+    """Where it rises from."""
+    final_learning_rate: float = 1e-5
+    """Where it falls to, along a cosine."""
+    cooldown_epochs: float = 0
+    """At the end, with the final learning rate."""
+    weight_decay: float = 0.05
+    """Of weights; not of biases, norms and what the model exempts."""
+    layer_decay: float | None = None
+    """Factor of the learning rate from each block to the one before, for fine-tuning."""
+    clip: float | None = None
+    """Largest norm of the gradient."""
+    ema: float | None = 0.99996
+    """Decay of the running average of the weights, which is evaluated and kept; none: the weights themselves."""
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    """Mixed precision."""
+
+    crop: Literal["random resized", "pad"] = "random resized"
+    """A random part of the picture, or the picture shifted within a margin."""
+    smallest_crop: float = 0.08
+    """Of the area, for random resized crops."""
+    auto_augment: str | None = "rand-m9-mstd0.5-inc1"
+    """Timm's name for RandAugment; none: colour jitter instead."""
+    color_jitter: float | None = 0.4
+    """Of brightness, contrast and saturation, where RandAugment is off."""
+    erase: float = 0.25
+    """Probability with which a rectangle is replaced by noise."""
+    repeats: int = 1
+    """Copies of a picture in a row, each changed in its own way (repeated augmentation)."""
+    mixup: float = 0.8
+    """Parameter of the beta distribution by which two pictures are blended; 0: never."""
+    cutmix: float = 1.0
+    """The same for rectangles of one in the other."""
+    switch: float = 0.5
+    """Probability of cutmix where both are on."""
+    smoothing: float = 0.1
+    """Of labels."""
+    patches: float = 0.0
+    """RVT's patch-wise augmentation: probability of each change of a patch; its loss is added. 0: off."""
+
+    teacher: str | None = None
+    """Timm's name, or a folder of weights, of a model to learn from as well."""
+    distillation: Literal["soft", "hard"] = "soft"
+    """From its probabilities, or from its decisions."""
+    distillation_weight: float = 0.5
+    """Share of that loss."""
+    temperature: float = 3.0
+    """Of soft distillation."""
+
+    def __post_init__(self):
+        for name in ("img_size", "epochs", "batch", "repeats"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("smoothing", "switch", "erase", "patches", "distillation_weight"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        if self.warmup_epochs + self.cooldown_epochs > self.epochs:
+            raise ValueError(
+                f"warm-up ({self.warmup_epochs}) and cool-down ({self.cooldown_epochs}) take more than "
+                f"the {self.epochs} epochs there are: shorten them"
+            )
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be a decay from 0 to below 1, or none, got {self.ema}")
+
+
+def imagenet(model: str) -> Recipe:
+    """ImageNet as RVT and the paper train on it."""
+    return Recipe(model, img_size=224, epochs=300, batch=1024, cooldown_epochs=10, repeats=3, patches=0.1)
+
+
+def imagenette(model: str) -> Recipe:
+    """Imagenette at 112 pixels, which gives the small models a grid of 14 x 14: hours on two cores."""
+    return Recipe(
+        model,
+        img_size=112,
+        epochs=25,
+        batch=64,
+        learning_rate=8e-3,
+        warmup_epochs=2,
+        ema=0.998,
+        smallest_crop=0.35,
+        mixup=0.2,
+        cutmix=0.0,
+        erase=0.0,
+    )
+
+
+def cifar10(model: str) -> Recipe:
+    """CIFAR-10 at 32 pixels: hours on two cores."""
+    return Recipe(
+        model,
+        img_size=32,
+        patch_size=4,
+        epochs=15,
+        batch=128,
+        learning_rate=8e-3,
+        warmup_epochs=1,
+        ema=0.998,
+        crop="pad",
+        auto_augment=None,
+        color_jitter=None,
+        mixup=0.0,
+        cutmix=0.0,
+        erase=0.0,
+    )
+
+
+def pacs(model: str) -> Recipe:
+    """Fine-tuning on three domains of PACS."""
+    return Recipe(
+        model,
+        img_size=224,
+        epochs=30,
+        batch=64,
+        learning_rate=4e-4,
+        warmup_epochs=2,
+        layer_decay=0.75,
+        ema=0.998,
+        mixup=0.0,
+        cutmix=0.0,
+    )
+
+
+DATA: dict[str, Callable[[str], Recipe]] = {recipe.__name__: recipe for recipe in (imagenet, imagenette, cifar10, pacs)}
+
+
+def find_recipe(name: str, **changed) -> Recipe:
+    """The recipe of a name, pictures_model: "cifar10_rvt_micro_vars_d"; some of its fields may be changed."""
+    pictures, _, model = name.partition("_")
+    if pictures not in DATA or model not in MODELS:
+        names = [f"{pictures}_{model}" for pictures in DATA for model in MODELS]
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(
+            f"no recipe named {name!r}: a name is one of {', '.join(DATA)}, an underscore and a model{hint}"
+        )
+    return replace(DATA[pictures](model), **changed)

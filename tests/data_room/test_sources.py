@@ -1,0 +1,239 @@
+"""Where pictures are stored: folders and tars against the files that were put into them."""
+
+import io
+import shutil
+import tarfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from torchvars.data import open_source
+from torchvars.data.pictures import decode
+from torchvars.data.sources import EXTENSIONS, SPLITS
+
+
+def encoded(seed=0, format="PNG", size=(6, 5)):
+    """The file of a small picture of noise."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format)
+    return file.getvalue()
+
+
+def write_folder(folder, files):
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+def write_tar(path, files, mode="w"):
+    with tarfile.open(path, mode) as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def contents(source):
+    """What a source holds: identity -> name of its class, bytes."""
+    held = {}
+    for index, identity in enumerate(source.identities):
+        held[identity] = source.classes[source.labels[index]], source.read(index)
+    return held
+
+
+# Names out of order, a class of one, a folder within a class, capitals, and what is no picture.
+FILES = {
+    "train/dog/b.png": encoded(0),
+    "train/dog/a.JPG": encoded(1, "JPEG"),
+    "train/cat/2/z.bmp": encoded(2, "BMP"),
+    "train/cat/10.png": encoded(3),
+    "train/ant/only.webp": encoded(4, "WEBP"),
+    "train/dog/notes.txt": b"no picture",
+    "val/cat/v.png": encoded(5),
+    "val/dog/v.png": encoded(6),
+    "read.me": b"no picture",
+}
+
+
+@pytest.fixture(params=["folder", "tar"])
+def store(request, tmp_path):
+    """Writes files as a folder or as a tar."""
+    if request.param == "folder":
+        (tmp_path / "data").mkdir()
+        return lambda files: write_folder(tmp_path / "data", files)
+    return lambda files: write_tar(tmp_path / "data.tar", files)
+
+
+def test_a_source_holds_what_was_put_into_it(store):
+    source = open_source(store(FILES), "train")
+    # By hand, in the order of the alphabet.
+    assert source.identities == ["ant/only.webp", "cat/10.png", "cat/2/z.bmp", "dog/a.JPG", "dog/b.png"]
+    assert source.classes == ["ant", "cat", "dog"]
+    assert source.labels == [0, 1, 1, 2, 2]
+    assert len(source) == 5
+    for index, identity in enumerate(source.identities):
+        assert source.read(index) == FILES[f"train/{identity}"]
+    assert set(open_source(store(FILES), "val").identities) == {"cat/v.png", "dog/v.png"}
+
+
+NAMES = st.text("ab0_-. ", min_size=1, max_size=4).filter(lambda name: name.strip(".") == name)
+PATHS = st.tuples(NAMES, NAMES, st.sampled_from([*sorted(EXTENSIONS), ".txt"]))
+
+
+@given(paths=st.sets(PATHS, min_size=1, max_size=12), reverse=st.booleans())
+def test_folder_and_tar_hold_the_same(tmp_path_factory, paths, reverse):
+    """Whatever the names, and in whatever order they were written."""
+    tmp_path = tmp_path_factory.mktemp("pictures")
+    names = [f"val/{folder}/{file}{extension}" for folder, file, extension in sorted(paths, reverse=reverse)]
+    files = {"val/z/z.png": b"0"} | {name: name.encode() for name in names}
+    folder = open_source(write_folder(tmp_path / "data", files), "val")
+    tar = open_source(write_tar(tmp_path / "data.tar", files), "val")
+    assert folder.identities == tar.identities
+    assert folder.classes == tar.classes
+    assert folder.labels == tar.labels
+    held = {name: (name.split("/")[0], content) for name, content in _without_split(files).items()}
+    assert contents(folder) == contents(tar) == held
+    shutil.rmtree(tmp_path)
+
+
+def _without_split(files):
+    return {name.removeprefix("val/"): content for name, content in files.items() if not name.endswith(".txt")}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_split_goes_by_its_other_names(store, split):
+    path = store({})
+    for name in SPLITS[split]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        path = store({f"{name}/cat/1.png": name.encode()})
+        assert contents(open_source(path, split)) == {"cat/1.png": ("cat", name.encode())}
+
+
+def test_the_first_of_two_names_is_taken(store):
+    path = store({"test/cat/1.png": b"test", "val/cat/1.png": b"val"})
+    assert open_source(path, "val").read(0) == b"val"
+
+
+def test_classes_without_splits_are_all_there_is(store):
+    path = store({"cat/1.png": b"1", "dog/2.png": b"2"})
+    held = {"cat/1.png": ("cat", b"1"), "dog/2.png": ("dog", b"2")}
+    assert contents(open_source(path, "train")) == contents(open_source(path, "val")) == held
+
+
+def test_every_extension_is_a_picture_that_decodes(store):
+    formats = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tiff": "TIFF", ".bmp": "BMP", ".png": "PNG"}
+    formats |= {".ppm": "PPM", ".webp": "WEBP"}
+    assert set(formats) == EXTENSIONS
+    files = {f"cat/1{extension}": encoded(7, format) for extension, format in formats.items()}
+    files |= {f"cat/2{extension.upper()}": encoded(7, format) for extension, format in formats.items()}
+    source = open_source(store(files | {"dog/1.gif": b"", "dog/1.json": b""}), "train")
+    assert set(source.identities) == set(files)
+    for index in range(len(source)):
+        assert decode(source.read(index)).size == (6, 5)
+
+
+def test_a_split_that_is_not_there(store):
+    path = store({"train/cat/1.png": b"1"})
+    with pytest.raises(ValueError, match="has the splits train, but none for 'val': expected a folder named val or"):
+        open_source(path, "val")
+
+
+def test_no_such_split(store):
+    with pytest.raises(ValueError, match="split must be one of train, val, got 'testing'"):
+        open_source(store(FILES), "testing")
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"no pictures at {tmp_path / 'nowhere'}"):
+        open_source(tmp_path / "nowhere", "train")
+
+
+def test_no_pictures(store):
+    with pytest.raises(ValueError, match=r"holds no pictures: found nothing; expected <class>/<picture>, .*\.webp"):
+        open_source(store({}), "train")
+    with pytest.raises(ValueError, match=r"holds no pictures: found .*1.txt"):
+        open_source(store({"1.txt": b"1"}), "train")
+
+
+def test_loose_pictures(store):
+    path = store({"1.png": b"1", "0.png": b"0", "cat/1.png": b"1"})
+    with pytest.raises(ValueError, match=r"2 pictures in .* lie in no class, such as 0.png: expected <class>"):
+        open_source(path, "train")
+
+
+@pytest.mark.parametrize("around", ["", "./", "imagenette/", "./a/b/", "/", "/a/"])
+def test_folders_around_everything_in_a_tar_are_no_classes(tmp_path, around):
+    path = write_tar(tmp_path / "data.tar", {around + name: content for name, content in FILES.items()})
+    unpacked = open_source(write_folder(tmp_path / "data", FILES), "val")
+    assert contents(open_source(path, "val")) == contents(unpacked)
+
+
+def test_a_folder_around_classes_in_a_tar_is_no_class(tmp_path):
+    path = write_tar(tmp_path / "data.tar", {"all/cat/1.png": b"1", "all/dog/1.png": b"2"})
+    assert open_source(path, "train").classes == ["cat", "dog"]
+
+
+def test_the_only_class_of_a_tar_is_a_class(tmp_path):
+    path = write_tar(tmp_path / "data.tar", {"cat/1.png": b"1", "cat/2.png": b"2"})
+    assert contents(open_source(path, "train")) == {"cat/1.png": ("cat", b"1"), "cat/2.png": ("cat", b"2")}
+
+
+def test_a_file_that_is_twice_in_a_tar_is_the_later_one(tmp_path):
+    path = write_tar(tmp_path / "data.tar", {"cat/1.png": b"old", "cat/2.png": b"2"})
+    write_tar(path, {"cat/1.png": b"new"}, mode="a")
+    assert contents(open_source(path, "train")) == {"cat/1.png": ("cat", b"new"), "cat/2.png": ("cat", b"2")}
+
+
+@pytest.mark.parametrize("compression", ["gz", "bz2", "xz"])
+def test_a_compressed_tar_is_refused(tmp_path, compression):
+    path = write_tar(tmp_path / "data.tar", FILES, mode=f"w:{compression}")
+    with pytest.raises(ValueError, match=r"data.tar is no plain and whole tar: .* unpack a compressed one first"):
+        open_source(path, "train")
+
+
+def test_a_tar_cut_off_anywhere_is_refused(tmp_path):
+    path = write_tar(tmp_path / "data.tar", {"cat/1.png": bytes(700), "cat/2.png": bytes(512), "dog/1.png": b"1"})
+    whole = path.read_bytes()
+    end = (1 + 2) * 512 + (1 + 1) * 512 + (1 + 1) * 512  # a header for each file, and its content in whole blocks
+    for length in [*range(0, end, 100), *range(0, end + 1, 512)]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"no plain and whole tar: .* copy a broken one again"):
+            open_source(path, "train")
+    path.write_bytes(whole)
+    assert len(open_source(path, "train")) == 3
+
+
+def test_a_tar_cut_off_after_it_was_opened_says_so(tmp_path):
+    path = write_tar(tmp_path / "data.tar", {"cat/1.png": bytes(700)})
+    source = open_source(path, "train")
+    path.write_bytes(path.read_bytes()[: 512 + 300])
+    with pytest.raises(OSError, match=r"ends after 300 of 700 bytes of cat/1.png"):
+        source.read(0)
+
+
+def test_grey_and_palette_pictures_decode_to_the_colours_they_show():
+    grey = np.arange(30, dtype=np.uint8).reshape(5, 6) * 8
+    expected = np.stack([grey] * 3, axis=-1)
+    np.testing.assert_array_equal(decode(_file(Image.fromarray(grey))), expected)
+    alpha = Image.fromarray(np.stack([grey, np.full_like(grey, 7)], axis=-1), "LA")
+    np.testing.assert_array_equal(decode(_file(alpha)), expected)
+
+    palette = np.random.default_rng(0).integers(0, 256, (4, 3), dtype=np.uint8)
+    numbers = np.arange(30, dtype=np.uint8).reshape(5, 6) % 4
+    image = Image.fromarray(numbers, "P")
+    image.putpalette(palette.tobytes())
+    np.testing.assert_array_equal(decode(_file(image)), palette[numbers])
+
+
+def _file(image):
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()

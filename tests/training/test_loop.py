@@ -1,0 +1,241 @@
+"""Whole runs on a few tiny pictures: they learn, they are interrupted, and they go on as if they had not been."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import torchvars
+from torchvars.cli.main import main
+from torchvars.training import loop
+from torchvars.training.folder import RunFolder
+from torchvars.training.loop import Diverged, Settings, train
+from torchvars.training.recipe import find_recipe
+
+RECIPE = find_recipe(
+    "cifar10_deit_micro_vars_d",
+    img_size=16,
+    epochs=3,
+    batch=8,
+    warmup_epochs=1,
+    learning_rate=3e-2,
+    ema=0.5,
+    mixup=0.2,
+    erase=0.5,
+)
+OVERRIDES = [
+    f"--{name.replace('_', '-')}={getattr(RECIPE, name)}"
+    for name in ("img_size", "epochs", "batch", "warmup_epochs", "learning_rate", "ema", "mixup", "erase")
+]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    """Twenty pictures to learn from and seven to be judged by, of two kinds: reddish and bluish noise."""
+    folder = tmp_path_factory.mktemp("pictures")
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 10), ("val", 4)):
+        for label, name in enumerate(("red", "blue")):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count - (split == "val" and label)):
+                noise = generator.integers(0, 128, (16, 16, 3))
+                noise[..., 2 * label] += 100
+                Image.fromarray(noise.astype(np.uint8)).save(folder / split / name / f"{number}.png")
+    return folder
+
+
+def settings(pictures: Path, output: Path, **changed) -> Settings:
+    return replace(Settings(pictures, output, workers=0, checkpoint_every=2), **changed)
+
+
+def outcome(output: Path) -> tuple[bytes, bytes]:
+    """What a run ends with, to the bit."""
+    return (output / "weights" / "model.safetensors").read_bytes(), (output / "metrics.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(pictures, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("undisturbed") / "run"
+    train(RECIPE, settings(pictures, output))
+    return output
+
+
+def test_a_run_learns_and_leaves_a_model(pictures, tmp_path):
+    output = tmp_path / "run"
+    train(replace(RECIPE, epochs=12, mixup=0.0, erase=0.0), settings(pictures, output))
+    lines = RunFolder(output).metrics()
+    assert [line["epoch"] for line in lines] == list(range(1, 13))
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert lines[-1]["val_accuracy"] == 1
+    classifier = torchvars.Classifier.from_pretrained(output / "weights")
+    for index, name in enumerate(("blue", "red")):
+        image = np.asarray(Image.open(pictures / "val" / name / "0.png")) / 255
+        pixels = torch.tensor(image, dtype=torch.float32).movedim(-1, 0)[None]
+        assert classifier.eval()(pixels).argmax().item() == index
+
+
+def test_a_run_is_decided_by_its_seed(pictures, undisturbed, tmp_path):
+    train(RECIPE, settings(pictures, tmp_path / "same", workers=2))
+    train(replace(RECIPE, seed=1), settings(pictures, tmp_path / "other"))
+    assert outcome(tmp_path / "same") == outcome(undisturbed)
+    assert outcome(tmp_path / "other") != outcome(undisturbed)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3, 5])
+def test_a_run_that_breaks_at_any_step_goes_on_as_if_it_had_not(step, pictures, undisturbed, tmp_path, monkeypatch):
+    learn = loop.learn
+
+    def breaking(*arguments):
+        if arguments[-1] == step:
+            raise KeyboardInterrupt
+        return learn(*arguments)
+
+    output = tmp_path / "run"
+    monkeypatch.setattr(loop, "learn", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        train(RECIPE, settings(pictures, output))
+    monkeypatch.setattr(loop, "learn", learn)
+    train(RECIPE, settings(pictures, output), resume=True)
+    assert outcome(output) == outcome(undisturbed)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "torchvars", "train", *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_a_run_ends_the_same(pictures, tmp_path):
+    begin = ["cifar10_deit_micro_vars_d", "--data", str(pictures), *OVERRIDES, "--workers=0", "--checkpoint-every=1"]
+    begin.append("--epochs=20")
+    subprocess.run(command(*begin, "--output", str(tmp_path / "whole")), env=environment(), check=True)
+    output = tmp_path / "killed"
+    generator = np.random.default_rng(0)
+    arguments, kills = [*begin, "--output", str(output)], 0
+    while True:
+        process = subprocess.Popen(command(*arguments), env=environment())
+        try:
+            if process.wait(timeout=generator.uniform(4, 9) if kills < 4 else None) == 0:
+                break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+        if (output / "run.json").exists():
+            arguments = ["--resume", str(output)]
+    assert kills
+    assert outcome(output) == outcome(tmp_path / "whole")
+
+
+def test_told_to_end_a_run_leaves_a_checkpoint(pictures, tmp_path):
+    output = tmp_path / "run"
+    arguments = ["cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output), *OVERRIDES]
+    process = subprocess.Popen(
+        command(*arguments, "--epochs=10000", "--checkpoint-every=1000000"),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert "epoch 1 of" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert f"go on with --resume {output}" in said
+    step = int(said.split("stopped at step ")[1].split(",")[0])
+    assert (output / "checkpoints" / f"step_{step:08d}").is_dir()
+
+
+def test_two_processes_end_where_one_does(pictures, tmp_path):
+    # What is dropped by chance is drawn by each process for itself. A high rate would make rounding visible: Adam takes
+    # steps of the same length however small a gradient is.
+    steps = [*OVERRIDES, "--max-steps=20", "--drop-path=0", "--mixup=0", "--workers=0", "--learning-rate=1e-3"]
+    arguments = ["cifar10_deit_micro_vars_d", "--data", str(pictures), *steps]
+    one = subprocess.Popen(command(*arguments, "--output", str(tmp_path / "one")), env=environment())
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29417", "-m"]
+    two = [*launcher, "torchvars", "train", *arguments, "--output", str(tmp_path / "two")]
+    subprocess.run(two, env=environment(), check=True)
+    assert one.wait() == 0
+    weights = [load_file(tmp_path / name / "weights" / "model.safetensors") for name in ("one", "two")]
+    # A bias before a norm has no gradient but rounding, of which Adam makes whole steps; the norm takes it away again.
+    idle = {"patch_embed.proj.0.bias", "patch_embed.proj.1.running_mean"}
+    for name, expected in weights[0].items():
+        if name not in idle:
+            torch.testing.assert_close(weights[1][name], expected, rtol=0, atol=1e-5)
+    lines = [RunFolder(tmp_path / name).metrics() for name in ("one", "two")]
+    for first, second in zip(*lines, strict=True):
+        assert second == pytest.approx(first, abs=1e-5)
+
+
+def test_a_run_that_diverges_says_where(pictures, tmp_path):
+    recipe = replace(RECIPE, learning_rate=1e30, warmup_epochs=0, clip=None)
+    with pytest.raises(Diverged, match=r"the loss is (nan|inf) at step \d+: the last good checkpoint is "):
+        train(recipe, settings(pictures, tmp_path / "run"))
+
+
+def test_a_folder_with_a_run_is_not_taken_for_another(undisturbed, pictures):
+    before = outcome(undisturbed)
+    with pytest.raises(ValueError, match="holds a run already"):
+        train(RECIPE, settings(pictures, undisturbed))
+    assert outcome(undisturbed) == before
+
+
+def test_command_trains_and_resumes(pictures, undisturbed, tmp_path, capsys):
+    output = tmp_path / "run"
+    begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output)]
+    main([*begin, *OVERRIDES, "--workers", "0"])
+    assert "validation accuracy" in capsys.readouterr().out
+    assert outcome(output) == outcome(undisturbed)
+    stated = json.loads((output / "run.json").read_text())
+    assert stated["recipe"]["img_size"] == 16
+    main(["train", "--resume", str(output)])
+    assert outcome(output) == outcome(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a recipe, such as"),
+        (["cifar10_rvt_micro_vars_e"], "did you mean 'cifar10_rvt_micro_vars_s'"),
+        (["--resume", "nowhere"], "no run to resume at nowhere"),
+        (["--resume", "nowhere", "--epochs=3"], "with nothing beside --resume RUN: got --epochs=3"),
+    ],
+)
+def test_wrong_calls_are_told(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", *arguments])
+    assert message in capsys.readouterr().err
+
+
+def test_splits_must_have_the_same_classes(pictures, tmp_path):
+    for split, names in (("train", ("a", "b")), ("val", ("a", "c"))):
+        for name in names:
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (16, 16)).save(tmp_path / split / name / "1.png")
+    with pytest.raises(ValueError, match="only in the first b, only in the second c"):
+        train(RECIPE, settings(tmp_path, tmp_path / "run"))
+
+
+def test_pictures_that_cannot_be_read_are_listed_and_in_the_end_too_many(pictures, tmp_path):
+    data = tmp_path / "pictures"
+    for path in pictures.rglob("*.png"):
+        copy = data / path.relative_to(pictures)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    (data / "train" / "red" / "3.png").write_bytes(b"no picture")
+    train(RECIPE, settings(data, tmp_path / "run", unreadable_share=0.1))
+    assert (tmp_path / "run" / "unreadable.txt").read_text().startswith("red/3.png\t")
+    assert RunFolder(tmp_path / "run").metrics()[-1]["unreadable"] == 1
+    with pytest.raises(ValueError, match=r"1 pictures could not be read, more than the 0 allowed, such as red/3.png"):
+        train(RECIPE, settings(data, tmp_path / "strict", unreadable_share=0.0))

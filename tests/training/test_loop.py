@@ -160,7 +160,7 @@ def test_told_to_end_a_run_leaves_a_checkpoint(pictures, tmp_path):
 def test_two_processes_end_where_one_does(pictures, tmp_path):
     # What is dropped by chance is drawn by each process for itself. A high rate would make rounding visible: Adam takes
     # steps of the same length however small a gradient is.
-    steps = [*OVERRIDES, "--max-steps=20", "--drop-path=0", "--mixup=0", "--workers=0", "--learning-rate=1e-3"]
+    steps = [*OVERRIDES, "--epochs=10", "--drop-path=0", "--workers=0", "--learning-rate=5e-4"]
     arguments = ["cifar10_deit_micro_vars_d", "--data", str(pictures), *steps]
     one = subprocess.Popen(command(*arguments, "--output", str(tmp_path / "one")), env=environment())
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29417", "-m"]

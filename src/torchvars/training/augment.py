@@ -141,8 +141,8 @@ def erase_part(pixels: Tensor, eraser: RandomErasing, mean: Tensor, std: Tensor)
 class Mix:
     """Pictures of a batch mixed with each other, and their labels with them; one way for the whole batch.
 
-    The batch meets its reverse. In an odd one the picture in the middle would meet itself, so the last picture comes
-    twice, and the second of them is dropped afterwards.
+    Neighbours meet, first and second, third and fourth: so a batch is mixed alike whole and in even parts on several
+    processes. In an odd one the last meets the first.
 
     Args:
         mixup: parameter of the Beta distribution of the share in a blend; 0 for no blends.
@@ -168,10 +168,13 @@ class Mix:
             label_smoothing=self.smoothing,
             num_classes=self.classes,
         )
-        places = torch.arange(len(labels) + len(labels) % 2, device=labels.device).clamp(max=len(labels) - 1)
+        places = torch.arange(len(labels) + len(labels) % 2, device=labels.device)
+        # timm lets a batch meet its reverse, so the second of each two stand at the end, in reverse
+        order = torch.cat([places[::2], places[1::2].flip(0)])
         with seeded(seed):
-            mixed, targets = mix(pixels[places], labels[places])  # a copy: timm mixes in place
-        return mixed[: len(labels)], targets[: len(labels)]
+            mixed, targets = mix(pixels[order % len(labels)], labels[order % len(labels)])  # a copy: it mixes in place
+        back = order.argsort()[: len(labels)]
+        return mixed[back], targets[back]
 
 
 @torch.no_grad()

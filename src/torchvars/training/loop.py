@@ -37,7 +37,7 @@ class Settings:
     workers: int = 1
     """Processes that read pictures, beside each that trains."""
     max_steps: int | None = None
-    """Stop after so many steps, whatever the epochs."""
+    """Stop after so many steps, even if epochs are left."""
     checkpoint_every: int = 500
     """Steps."""
     unreadable_share: float = 0.01
@@ -93,7 +93,7 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     model, optimizer = accelerator.prepare(classifier, optimizer)
 
     order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
-    last = recipe.epochs * order.steps if settings.max_steps is None else settings.max_steps
+    last = min(recipe.epochs * order.steps, settings.max_steps or math.inf)
     transform = picture_transform(
         recipe.img_size,
         training=True,

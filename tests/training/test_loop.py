@@ -197,6 +197,8 @@ def test_command_trains_and_resumes(pictures, undisturbed, tmp_path, capsys):
     main([*begin, *OVERRIDES, "--workers", "0"])
     assert "validation accuracy" in capsys.readouterr().out
     assert outcome(output) == outcome(undisturbed)
+    with Image.open(output / "curves.png") as curves:
+        assert len(curves.convert("RGB").getcolors(10**6)) > 10  # axes, letters and lines in their colours
     stated = json.loads((output / "run.json").read_text())
     assert stated["recipe"]["img_size"] == 16
     main(["train", "--resume", str(output)])

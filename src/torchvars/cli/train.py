@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
         recipe, settings = RunFolder(arguments.resume).settings()
         settings = {**settings, "data": Path(settings["data"]), "output": arguments.resume}
         train(recipe, Settings(**settings), resume=True)
+        draw(arguments.resume)
         return
     named = find_recipe(arguments.recipe)
 
@@ -48,5 +49,24 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
         settings: tyro.conf.OmitArgPrefixes[Settings], recipe: tyro.conf.OmitArgPrefixes[Recipe] = named
     ) -> None:
         train(recipe, settings)
+        draw(settings.output)
 
     tyro.cli(command, args=more, prog=f"torchvars train {arguments.recipe}", description="Trains as this recipe says.")
+
+
+def draw(run: Path) -> None:
+    """The curves of a run so far, where matplotlib is installed; by the first of several processes."""
+    import os
+
+    from ..figures.training import draw_curves
+    from ..training.folder import RunFolder
+
+    lines = RunFolder(run).metrics()
+    if not lines or os.environ.get("RANK", "0") != "0":
+        return
+    try:
+        draw_curves(lines, run / "curves.png")
+    except ModuleNotFoundError:
+        print('no curves were drawn, they need matplotlib: pip install "torchvars[figures]"')
+    else:
+        print(f"curves: {run / 'curves.png'}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import timm
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 
 from ..attention import Reconstruction
 from ..data import Batch, Draw, Order, Pictures, Source, derive_seed, load, open_source
@@ -23,6 +23,7 @@ from .distill import distillation_loss, soft_cross_entropy
 from .folder import RunFolder
 from .norms import share_statistics
 from .recipe import Recipe
+from .report import Report, sparsity_of
 from .schedule import learning_rate, parameter_groups
 
 
@@ -117,6 +118,8 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
             checkpoints.write(progress.step, tensors, {"progress": asdict(progress), "optimizer": values}, best=best)
         accelerator.wait_for_everyone()
 
+    report = Report(settings.output, progress.step, last, recipe.epochs) if accelerator.is_main_process else None
+    shown = first_pictures(held_out, recipe.img_size).to(accelerator.device)
     clock = Clock()
     for batch in clock.waiting_for(batches):
         step = progress.step
@@ -136,6 +139,9 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
             )
         progress.step, progress.seen = step + 1, progress.seen + int(seen)
         progress.loss, progress.correct = progress.loss + loss * seen / world, progress.correct + correct
+        if report is not None:
+            means = progress.loss / progress.seen, progress.correct / progress.seen
+            report.step(progress.step, *means, clock.lap(recipe.batch)["images_per_second"])
         note_unreadable(progress, batch.problems, settings.unreadable_share * len(pictures), folder)
         if progress.step % order.steps == 0 or progress.step == last:
             times = clock.lap(recipe.batch)
@@ -152,18 +158,21 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
             better = line["val_accuracy"] > progress.best
             progress.best = max(progress.best, line["val_accuracy"])
             progress.loss, progress.correct, progress.seen = 0.0, 0.0, 0
-            if accelerator.is_main_process:
+            if report is not None:
                 folder.add_metrics(line)
                 folder.add_times({"step": progress.step, **times})
-                print(describe(line, times, recipe.epochs), flush=True)
+                report.epoch(line, times, sparsity_of(judged, shown))
             checkpoint(best=better)
             clock.restart()
         elif progress.step % settings.checkpoint_every == 0 or interrupted():
             checkpoint()
         if interrupted():
-            accelerator.print(f"stopped at step {progress.step}, as told; go on with --resume {settings.output}")
+            if report is not None:
+                report.say(f"stopped at step {progress.step}, as told; go on with --resume {settings.output}")
+                report.close()
             return
-    if accelerator.is_main_process:
+    if report is not None:
+        report.close()
         judged = accelerator.unwrap_model(model) if average is None else average.model
         stored.save(judged, settings.output / "weights")
     accelerator.end_training()
@@ -229,6 +238,12 @@ def evaluate(
         sums += torch.stack([(losses * readable).sum(), right.sum().double(), torch.tensor(float(len(right)))])
     loss, right, count = accelerator.reduce(sums.to(accelerator.device)).tolist()
     return {"val_loss": loss / count, "val_accuracy": right / count}
+
+
+def first_pictures(source: Source, size: int, count: int = 8) -> Tensor:
+    """A few pictures that are the same all along."""
+    pictures = Pictures(source, picture_transform(size, training=False))
+    return torch.stack([pictures[Draw(index, 0)].pixels for index in range(min(count, len(source)))])
 
 
 # Before the first step
@@ -333,12 +348,3 @@ class Clock:
             "images_per_second": self.steps * batch / seconds,
             "waiting_share": self.waited / seconds,
         }
-
-
-def describe(line: dict, times: dict, epochs: int) -> str:
-    return (
-        f"epoch {line['epoch']:.4g} of {epochs}, step {line['step']}: loss {line['loss']:.4f}, "
-        f"accuracy {100 * line['accuracy']:.2f} %, validation loss {line['val_loss']:.4f}, "
-        f"validation accuracy {100 * line['val_accuracy']:.2f} %, {times['images_per_second']:.0f} images/s, "
-        f"waiting for data {100 * times['waiting_share']:.1f} %"
-    )

@@ -1,0 +1,87 @@
+"""What a person sees of a run: a bar in a terminal, a line an epoch elsewhere, and TensorBoard."""
+
+import sys
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from ..attention import inspect
+
+
+class Report:
+    """Tells of a run as it goes, from one process.
+
+    Args:
+        folder: of the run; TensorBoard's files go to its folder "tensorboard".
+        first, last: steps from and to which it goes.
+        epochs: of the recipe.
+    """
+
+    def __init__(self, folder: Path, first: int, last: int, epochs: int):
+        self.epochs = epochs
+        self.console = Console()
+        self.bar, self.board = None, None
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.fields[said]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=self.console,
+            )
+            self.task = self.bar.add_task("", total=last, completed=first, said="")
+            self.bar.start()
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError:
+            print("no TensorBoard is installed, so nothing is written for it", file=sys.stderr)
+        else:
+            self.board = SummaryWriter(folder / "tensorboard", purge_step=first)
+
+    def step(self, step: int, loss: float, accuracy: float, images_per_second: float) -> None:
+        """Means since the epoch began."""
+        if self.bar is not None:
+            said = f"loss {loss:.4f}, accuracy {100 * accuracy:.1f} %, {images_per_second:.0f} images/s"
+            self.bar.update(self.task, completed=step, said=said)
+
+    def epoch(self, line: dict, times: dict, sparsity: dict[str, float]) -> None:
+        """The metrics of an epoch, how long it took, and the share of zeros in the code of each layer."""
+        said = (
+            f"epoch {line['epoch']:.4g} of {self.epochs}, step {line['step']}: loss {line['loss']:.4f}, "
+            f"accuracy {100 * line['accuracy']:.2f} %, validation loss {line['val_loss']:.4f}, "
+            f"validation accuracy {100 * line['val_accuracy']:.2f} %, {times['images_per_second']:.0f} images/s, "
+            f"waiting for data {100 * times['waiting_share']:.1f} %"
+        )
+        if self.bar is None:
+            print(said, flush=True)
+        else:
+            self.console.print(said, highlight=False)
+        if self.board is not None:
+            scalars = {**line, **times, **{f"zeros/{name}": share for name, share in sparsity.items()}}
+            for name, value in scalars.items():
+                if name != "step":
+                    self.board.add_scalar(name, value, line["step"])
+            self.board.flush()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        if self.board is not None:
+            self.board.close()
+
+
+@torch.no_grad()
+def sparsity_of(classifier: nn.Module, pixels: Tensor) -> dict[str, float]:
+    """The share of exact zeros in the code of each layer that has one, on a few pictures."""
+    with inspect(classifier.eval()) as layers:
+        classifier(pixels)
+    return {name: layer.sparsity.item() for name, layer in layers.items()}

@@ -143,13 +143,14 @@ def test_told_to_end_a_run_leaves_a_checkpoint(pictures, tmp_path):
     output = tmp_path / "run"
     arguments = ["cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output), *OVERRIDES]
     process = subprocess.Popen(
-        command(*arguments, "--epochs=10000", "--checkpoint-every=1000000"),
+        command(*arguments, "--epochs=10000", "--checkpoint-every=1000000", "--workers=1"),
         env=environment(),
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     assert "epoch 1 of" in process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)  # as a scheduler does: to the processes that read pictures as well
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert f"go on with --resume {output}" in said

@@ -2,6 +2,7 @@
 
 import io
 import random
+import signal
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -101,6 +102,11 @@ def collate(samples: list[Sample]) -> Batch:
     )
 
 
+def _leave_ending_to_the_parent(worker: int) -> None:
+    """A scheduler that ends a job tells every process of it; one that reads pictures must not go before the run has."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) -> Iterable[Batch]:
     """Batches in the order given, made by so many processes beside this one."""
     return DataLoader(
@@ -108,6 +114,7 @@ def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) ->
         batch_sampler=batches,
         num_workers=workers,
         collate_fn=collate,
+        worker_init_fn=_leave_ending_to_the_parent,
         prefetch_factor=4 if workers else None,
         generator=torch.Generator(),  # its seed for the workers is not to come from the generator of all
     )

@@ -228,6 +228,7 @@ def test_splits_must_have_the_same_classes(pictures, tmp_path):
             Image.new("RGB", (16, 16)).save(tmp_path / split / name / "1.png")
     with pytest.raises(ValueError, match="only in the first b, only in the second c"):
         train(RECIPE, settings(tmp_path, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_pictures_that_cannot_be_read_are_listed_and_in_the_end_too_many(pictures, tmp_path):

@@ -68,10 +68,6 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     rank, world = accelerator.process_index, accelerator.num_processes
     if recipe.batch % world:
         raise ValueError(f"a batch of {recipe.batch} cannot be shared by {world} processes: take a multiple of {world}")
-    folder = RunFolder(settings.output)
-    if not resume and accelerator.is_main_process:
-        stated = {**asdict(settings), "data": str(settings.data.resolve()), "output": str(settings.output)}
-        folder.begin(recipe, stated)
     pictures, held_out = open_source(settings.data, "train"), open_source(settings.data, "val")
     check_classes(pictures, held_out)
 
@@ -80,6 +76,10 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     average = None if recipe.ema is None else Average(classifier, recipe.ema)
     optimizer = torch.optim.AdamW(parameter_groups(classifier.model, recipe), lr=recipe.learning_rate)
     teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, len(pictures.classes))
+    folder = RunFolder(settings.output)
+    if not resume and accelerator.is_main_process:  # only now: what is wrong with the call leaves no run behind
+        stated = {**asdict(settings), "data": str(settings.data.resolve()), "output": str(settings.output)}
+        folder.begin(recipe, stated)
     checkpoints = Checkpoints(settings.output / "checkpoints")
     progress = Progress()
     if resume and (latest := checkpoints.latest()) is not None:
@@ -92,6 +92,8 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     if world > 1:
         share_statistics(classifier)
     model, optimizer = accelerator.prepare(classifier, optimizer)
+    if average is not None:
+        average.model.to(accelerator.device)
 
     order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
     last = min(recipe.epochs * order.steps, settings.max_steps or math.inf)
@@ -130,7 +132,8 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
         loss, correct = learn(accelerator, model, optimizer, batch, mix, teacher, recipe, step)
         if average is not None:
             average.update(accelerator.unwrap_model(model), step)
-        loss, correct, seen = accelerator.reduce(torch.tensor([loss, correct, len(batch.labels)])).tolist()
+        counted = torch.tensor([loss, correct, len(batch.labels), interrupted()], device=accelerator.device)
+        loss, correct, seen, stop = accelerator.reduce(counted).tolist()  # if one is told to end, all do
         if not math.isfinite(loss):
             kept = checkpoints.latest()
             raise Diverged(
@@ -164,9 +167,9 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
                 report.epoch(line, times, sparsity_of(judged, shown))
             checkpoint(best=better)
             clock.restart()
-        elif progress.step % settings.checkpoint_every == 0 or interrupted():
+        elif progress.step % settings.checkpoint_every == 0 or stop:
             checkpoint()
-        if interrupted():
+        if stop:
             if report is not None:
                 report.say(f"stopped at step {progress.step}, as told; go on with --resume {settings.output}")
                 report.close()

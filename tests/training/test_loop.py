@@ -243,3 +243,21 @@ def test_pictures_that_cannot_be_read_are_listed_and_in_the_end_too_many(picture
     assert RunFolder(tmp_path / "run").metrics()[-1]["unreadable"] == 1
     with pytest.raises(ValueError, match=r"1 pictures could not be read, more than the 0 allowed, such as red/3.png"):
         train(RECIPE, settings(data, tmp_path / "strict", unreadable_share=0.0))
+
+
+def test_weights_of_another_run_are_begun_with_and_learned_from(pictures, undisturbed, tmp_path):
+    folder = str(undisturbed / "weights")
+    recipes = {
+        "anew": RECIPE,
+        "begun": replace(RECIPE, initial=folder),
+        "taught": replace(RECIPE, teacher=folder),
+        "patches": replace(RECIPE, patches=0.5),
+        "denser": replace(RECIPE, strength=0.0, steps=1),
+    }
+    first = {}
+    for name, recipe in recipes.items():
+        train(replace(recipe, mixup=0.0, erase=0.0), settings(pictures, tmp_path / name, max_steps=1))
+        (line,) = RunFolder(tmp_path / name).metrics()
+        first[name] = line["loss"]
+    assert first["begun"] < first["anew"]
+    assert len(set(first.values())) == len(first)  # each of them does something

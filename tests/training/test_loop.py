@@ -221,6 +221,17 @@ def test_wrong_calls_are_told(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_written_is_told_of_before_the_first_step(pictures, tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(tmp_path / "file" / "run")]
+    with pytest.raises(SystemExit):
+        main([*begin, *OVERRIDES])
+    said = capsys.readouterr().err
+    assert "could not make the folder" in said
+    assert "take another folder" in said
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
 def test_splits_must_have_the_same_classes(pictures, tmp_path):
     for split, names in (("train", ("a", "b")), ("val", ("a", "c"))):
         for name in names:

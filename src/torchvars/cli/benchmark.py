@@ -153,12 +153,10 @@ def describe_machine(device: str) -> dict:
 
 def write_json(results: dict, path: Path) -> None:
     """A file that is there is whole: stopped while it writes, the one before stays."""
-    aside = path.with_name(path.name + ".part")
-    try:
-        aside.write_text(json.dumps(results, indent=1) + "\n")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    from ..models.weights import write_whole
+
+    text = json.dumps(results, indent=1) + "\n"
+    write_whole(path, lambda aside: aside.write_text(text))
 
 
 def draw(rows: Sequence["Measurement"], path: Path) -> None:

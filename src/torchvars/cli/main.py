@@ -38,5 +38,5 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     try:
         parsed.run(parsed, *([more] if parsed.takes_more else []))
-    except (ValueError, FileNotFoundError) as error:  # what was wrong with the call, in its own words
+    except (ValueError, OSError, FloatingPointError) as error:  # what went wrong, in its own words
         parser.exit(2, f"torchvars {parsed.command}: {error}\n")

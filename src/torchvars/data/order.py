@@ -60,24 +60,19 @@ class Order:
         """Batches of an epoch."""
         return self.count // (self.batch * self.world)
 
-    def epoch(self, number: int) -> list[list[Draw]]:
-        """The batches of this process in an epoch."""
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", number))
-        shuffled = torch.randperm(self.count, generator=generator).tolist()
-        whole = self.batch * self.world
-        batches = []
-        for step in range(self.steps):
-            first = step * whole + self.rank * self.batch
-            batches.append(
-                [
-                    Draw(shuffled[place // self.repeats], derive_seed(self.seed, "picture", number, place))
+    def batches(self, start: int, stop: int) -> Iterator[list[Draw]]:
+        """The batches of this process in steps start, ..., stop - 1, counted from the beginning of the run."""
+        for epoch in range(start // self.steps, -(-stop // self.steps)):
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
+            shuffled = torch.randperm(self.count, generator=generator)
+            begin = epoch * self.steps
+            for step in range(max(start - begin, 0), min(stop - begin, self.steps)):
+                first = (step * self.world + self.rank) * self.batch
+                yield [
+                    Draw(int(shuffled[place // self.repeats]), derive_seed(self.seed, "picture", epoch, place))
                     for place in range(first, first + self.batch)
                 ]
-            )
-        return batches
 
-    def batches(self, start: int, stop: int) -> Iterator[list[Draw]]:
-        """The batches of steps start, ..., stop - 1, counted from the beginning of the run."""
-        for number in range(start // self.steps, -(-stop // self.steps)):
-            first = number * self.steps
-            yield from self.epoch(number)[max(start - first, 0) : stop - first]
+    def epoch(self, number: int) -> list[list[Draw]]:
+        """The batches of this process in an epoch."""
+        return list(self.batches(number * self.steps, (number + 1) * self.steps))

@@ -3,7 +3,6 @@
 import os
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 EXTENSIONS = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -95,9 +94,8 @@ def _folder_of_split(folder: Path, split: str) -> Path:
 
 def _choose_split(present: set[str], split: str, where: str) -> str | None:
     """Which of the folders present holds a split; None if none of them holds any."""
-    known = [name for names in SPLITS.values() for name in names]
     chosen = next((name for name in SPLITS[split] if name in present), None)
-    others = sorted(present.intersection(known))
+    others = sorted(present.intersection(_all_splits()))
     if chosen is None and others:
         raise ValueError(
             f"{where} has the splits {', '.join(others)}, but none for {split!r}: "
@@ -138,8 +136,8 @@ def _open_tar(path: Path, split: str) -> Tar:
     return Tar(path, pictures, f"{path}:{chosen}" if chosen else str(path))
 
 
-def _all_splits() -> Iterator[str]:
-    return (name for names in SPLITS.values() for name in names)
+def _all_splits() -> set[str]:
+    return {name for names in SPLITS.values() for name in names}
 
 
 def _check(where: Path, pictures: list[str], found: list[str]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import safetensors
@@ -35,7 +36,7 @@ def save(classifier: Classifier, folder: Path, results: list[dict] | None = None
         )
     state = {name: tensor.contiguous() for name, tensor in classifier.model.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
+    write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
     options = dict(origin["options"])
     if options.get("attention_options"):  # the solvers are written below, as they are now
         options["attention_options"] = {k: v for k, v in options["attention_options"].items() if k != "solver"}
@@ -53,8 +54,8 @@ def save(classifier: Classifier, folder: Path, results: list[dict] | None = None
         "torchvars": __version__,
     }
     text = json.dumps(config, indent=2) + "\n"
-    _write(folder / CONFIG, lambda path: path.write_text(text))
-    _write(folder / CARD, lambda path: path.write_text(card(classifier, config, results)))
+    write_whole(folder / CONFIG, lambda path: path.write_text(text))
+    write_whole(folder / CARD, lambda path: path.write_text(card(classifier, config, results)))
 
 
 def load(folder: Path, **changed) -> Classifier:
@@ -262,7 +263,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} is no safetensors file, or is cut short: {error}") from error
 
 
-def _write(path: Path, write) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Aside, to the disk, then in its place: a reader sees the old file or the new one."""
     aside = path.with_name(path.name + ".part")
     try:

@@ -16,7 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .fourier import Spectrum, coefficients, energies, filter_spectrum, inverse, transform
+from .fourier import (
+    Spectrum,
+    by_products,
+    coefficients,
+    energies,
+    filter_spectrum,
+    half_spectrum,
+    inverse,
+    transform,
+)
 
 
 def found_once(find: Callable[[Any], Any]) -> property:
@@ -154,6 +163,8 @@ class Convolution(Operator):
     @found_once
     def spectrum(self) -> Spectrum:
         """Of the filters: (..., F, H, W / 2 + 1, C)."""
+        if by_products(self.grid):
+            return half_spectrum(self.coefficients)  # which the fast form needs as well
         return filter_spectrum(self.filters, self.grid)
 
     @found_once

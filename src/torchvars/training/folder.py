@@ -1,7 +1,6 @@
 """The folder of a run: what it was asked to do, and what it has to show."""
 
 import json
-import os
 import platform
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ import timm
 import torch
 
 from .. import __version__
+from ..models.weights import write_whole
 from .recipe import Recipe
 
 SETTINGS, METRICS, TIMES, UNREADABLE = "run.json", "metrics.jsonl", "times.jsonl", "unreadable.txt"
@@ -41,7 +41,7 @@ class RunFolder:
             "threads": torch.get_num_threads(),
         }
         content = {"recipe": asdict(recipe), "settings": settings, "environment": environment}
-        write_whole(self.path / SETTINGS, json.dumps(content, indent=1) + "\n")
+        _write(self.path / SETTINGS, json.dumps(content, indent=1) + "\n")
 
     def settings(self) -> tuple[Recipe, dict]:
         """The recipe and the other settings of a run that is to go on."""
@@ -59,7 +59,7 @@ class RunFolder:
     def add_metrics(self, line: dict) -> None:
         """Adds the line of an epoch; one of the same step, or a later one, is of before a resume and gives way."""
         lines = [old for old in self.metrics() if old["step"] < line["step"]] + [line]
-        write_whole(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+        _write(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
 
     def add_times(self, line: dict) -> None:
         with (self.path / TIMES).open("a") as file:
@@ -67,14 +67,8 @@ class RunFolder:
 
     def write_unreadable(self, problems: dict[str, str]) -> None:
         text = "".join(f"{identity}\t{problem}\n" for identity, problem in sorted(problems.items()))
-        write_whole(self.path / UNREADABLE, text)
+        _write(self.path / UNREADABLE, text)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A file that is there is whole: killed while it writes, the one before stays."""
-    aside = path.with_name(path.name + ".part")
-    with aside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+def _write(path: Path, text: str) -> None:
+    write_whole(path, lambda aside: aside.write_text(text))

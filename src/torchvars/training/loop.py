@@ -10,6 +10,7 @@ from pathlib import Path
 import timm
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from ..attention import Reconstruction
@@ -57,7 +58,7 @@ class Progress:
     unreadable: dict[str, str] = field(default_factory=dict)
 
 
-class Diverged(RuntimeError):
+class Diverged(FloatingPointError):
     """The loss is no longer a number."""
 
 
@@ -76,11 +77,11 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     average = None if recipe.ema is None else Average(classifier, recipe.ema)
     optimizer = torch.optim.AdamW(parameter_groups(classifier.model, recipe), lr=recipe.learning_rate)
     teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, len(pictures.classes))
+    checkpoints = Checkpoints(settings.output / "checkpoints")  # first: it says so if the folder cannot be written
     folder = RunFolder(settings.output)
     if not resume and accelerator.is_main_process:  # only now: what is wrong with the call leaves no run behind
         stated = {**asdict(settings), "data": str(settings.data.resolve()), "output": str(settings.output)}
         folder.begin(recipe, stated)
-    checkpoints = Checkpoints(settings.output / "checkpoints")
     progress = Progress()
     if resume and (latest := checkpoints.latest()) is not None:
         tensors, facts = checkpoints.read(latest)
@@ -92,8 +93,9 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     if world > 1:
         share_statistics(classifier)
     model, optimizer = accelerator.prepare(classifier, optimizer)
-    if average is not None:
-        average.model.to(accelerator.device)
+    for other in (None if average is None else average.model, teacher):
+        if other is not None:
+            other.to(accelerator.device)
 
     order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
     last = min(recipe.epochs * order.steps, settings.max_steps or math.inf)
@@ -132,8 +134,9 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
         loss, correct = learn(accelerator, model, optimizer, batch, mix, teacher, recipe, step)
         if average is not None:
             average.update(accelerator.unwrap_model(model), step)
-        counted = torch.tensor([loss, correct, len(batch.labels), interrupted()], device=accelerator.device)
-        loss, correct, seen, stop = accelerator.reduce(counted).tolist()  # if one is told to end, all do
+        counts = [loss, correct, len(batch.labels), interrupted(), len(batch.problems)]
+        counts = accelerator.reduce(torch.tensor(counts, device=accelerator.device))
+        loss, correct, seen, stop, broken = counts.tolist()  # if one is told to end, all do
         if not math.isfinite(loss):
             kept = checkpoints.latest()
             raise Diverged(
@@ -145,7 +148,11 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
         if report is not None:
             means = progress.loss / progress.seen, progress.correct / progress.seen
             report.step(progress.step, *means, clock.lap(recipe.batch)["images_per_second"])
-        note_unreadable(progress, batch.problems, settings.unreadable_share * len(pictures), folder)
+        if broken:
+            progress.unreadable |= dict(gather_object(list(batch.problems.items())))
+            if report is not None:
+                folder.write_unreadable(progress.unreadable)
+            check_readable(progress.unreadable, settings.unreadable_share * len(pictures), folder)
         if progress.step % order.steps == 0 or progress.step == last:
             times = clock.lap(recipe.batch)
             judged = accelerator.unwrap_model(model) if average is None else average.model
@@ -207,7 +214,7 @@ def learn(
             loss = loss + soft_cross_entropy(model(changed).float(), targets)
         if teacher is not None:
             with torch.no_grad():
-                taught = teacher.to(mixed.device)(mixed)
+                taught = teacher(mixed)
             distilled = distillation_loss(logits.float(), taught.float(), recipe.distillation, recipe.temperature)
             loss = torch.lerp(loss, distilled, recipe.distillation_weight)
     optimizer.zero_grad()
@@ -300,16 +307,12 @@ def load_teacher(name: str, classes: int) -> nn.Module:
 # Around the steps
 
 
-def note_unreadable(progress: Progress, problems: dict[str, str], most: float, folder: RunFolder) -> None:
-    """Keeps a list of pictures that could not be read; an error when they are too many."""
-    if not problems.keys() - progress.unreadable.keys():
-        return
-    progress.unreadable |= problems
-    folder.write_unreadable(progress.unreadable)
-    if len(progress.unreadable) > most:
+def check_readable(problems: dict[str, str], most: float, folder: RunFolder) -> None:
+    """A ValueError if more pictures than that could not be read."""
+    if len(problems) > most:
         identity, problem = next(iter(problems.items()))
         raise ValueError(
-            f"{len(progress.unreadable)} pictures could not be read, more than the {most:.0f} allowed, such as "
+            f"{len(problems)} pictures could not be read, more than the {most:.0f} allowed, such as "
             f"{identity} ({problem}): all are listed in {folder.path}; mend them, or allow a larger share"
         )
 

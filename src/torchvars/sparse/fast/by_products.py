@@ -15,9 +15,9 @@ from .units import Units
 class ByProducts:
     """The filters k, their power k k^T summed over all, and what is gathered of their gradient."""
 
-    def __init__(self, kernel: Tensor, heads: int):
+    def __init__(self, kernel: Tensor, heads: int, grid: tuple[int, int]):
         self.heads = heads
-        self.torus = Torus(kernel.shape[1:3], kernel)
+        self.torus = Torus(grid, kernel)
         self.kernel = Blocks(kernel)
         self.power = Blocks(multiply_transposed(self.kernel, self.kernel, _empty_like(self.kernel)).sum(0))
         self._by_filters, self._by_power = 0, 0

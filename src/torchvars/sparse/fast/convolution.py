@@ -5,6 +5,7 @@ The batch is gone through in portions whose codes stay in the cache.
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 
 import torch
@@ -33,7 +34,7 @@ def reconstruct(static: Convolution, dynamic: Dense | None, bound: Tensor, signa
         atoms,
         form.bound_of(bound),
         units,
-        lambda kernel: ByProducts(kernel, heads) if form is ByProducts else ByFFT(kernel, heads, static.grid),
+        partial(form, heads=heads, grid=static.grid),
         static.size * signal[0, :, 0].numel() * signal.element_size(),
         torch.is_grad_enabled(),
     )

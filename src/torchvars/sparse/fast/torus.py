@@ -69,20 +69,20 @@ class Blocks:
 
 def multiply(x: Blocks, k: Blocks, out: Blocks) -> Tensor:
     """k x."""
-    torch.mul(x.cc, k.cc, out=out.cc)
-    torch.mul(x.sc, k.cc_rows, out=out.sc)
-    torch.mul(x.cs, k.cc_columns, out=out.cs)
-    torch.mul(x.ss, k.cc_both, out=out.ss)
-    return _add_exchanged_(out, x, k, 1, 1)
+    return _multiply(x, k, out, 1)
 
 
 def multiply_transposed(x: Blocks, k: Blocks, out: Blocks) -> Tensor:
     """k^T x."""
+    return _multiply(x, k, out, -1)
+
+
+def _multiply(x: Blocks, k: Blocks, out: Blocks, single: int) -> Tensor:
     torch.mul(x.cc, k.cc, out=out.cc)
     torch.mul(x.sc, k.cc_rows, out=out.sc)
     torch.mul(x.cs, k.cc_columns, out=out.cs)
     torch.mul(x.ss, k.cc_both, out=out.ss)
-    return _add_exchanged_(out, x, k, -1, 1)
+    return _add_exchanged_(out, x, k, single, 1)
 
 
 def add_transposed_(out: Blocks, x: Blocks, k: Blocks, sign: int) -> Tensor:

@@ -3,6 +3,8 @@
 import io
 import random
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -173,6 +175,19 @@ def test_nothing_but_broken_pictures_is_an_error(folder, workers):
         path.write_bytes(b"<html>")
     with pytest.raises(ValueError, match=f"no picture of {folder} can be read: UnidentifiedImageError: cannot"):
         list(load(Pictures(source, pixels_of), [[Draw(0, 0)]], workers))
+
+
+def test_a_program_that_fails_ends_though_others_read_for_it(folder):
+    program = f"""
+import sys
+from torchvars.data import Draw, Pictures, load, open_source
+batches = iter(load(Pictures(open_source({str(folder)!r}, "train"), len), [[Draw(0, 0)]] * 100, 1))
+sys.modules["kept"] = batches  # as a traceback may keep it
+raise RuntimeError("failed")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "RuntimeError: failed" in done.stderr
 
 
 def test_an_error_of_the_transform_is_not_taken_for_a_broken_picture(folder):

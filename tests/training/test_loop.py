@@ -1,22 +1,27 @@
 """Whole runs on a few tiny pictures: they learn, they are interrupted, and they go on as if they had not been."""
 
+import errno
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from PIL import Image
 from safetensors.torch import load_file
 
 import torchvars
 from torchvars.cli.main import main
-from torchvars.training import loop
+from torchvars.data import Batch
+from torchvars.training import checkpoint, loop
+from torchvars.training.augment import Mix
 from torchvars.training.folder import RunFolder
 from torchvars.training.loop import Diverged, Settings, train
 from torchvars.training.recipe import find_recipe
@@ -158,25 +163,87 @@ def test_told_to_end_a_run_leaves_a_checkpoint(pictures, tmp_path):
     assert (output / "checkpoints" / f"step_{step:08d}").is_dir()
 
 
-def test_two_processes_end_where_one_does(pictures, tmp_path):
+def torchrun(*options: str) -> list[str]:
+    """Two processes, on a port that is free."""
+    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *options]
+
+
+# The second process kills itself at a step, the first time it gets there.
+DYING = """
+import os, signal, sys
+from torchvars.cli.main import main
+from torchvars.training import checkpoint, loop
+
+def learn(*arguments, whole=loop.learn):
+    if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and arguments[-1] == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(*arguments)
+
+loop.learn = learn
+main(["train", *sys.argv[1:]])
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(pictures, tmp_path_factory) -> tuple[list[str], Path]:
+    """Arguments of a run of twenty steps, and its folder after one process has worked on it."""
     # What is dropped by chance is drawn by each process for itself. A high rate would make rounding visible: Adam takes
     # steps of the same length however small a gradient is.
-    steps = [*OVERRIDES, "--epochs=10", "--drop-path=0", "--workers=0", "--learning-rate=5e-4"]
+    steps = [*OVERRIDES, "--epochs=10", "--drop-path=0", "--workers=0", "--learning-rate=5e-4", "--clip=1"]
     arguments = ["cifar10_deit_micro_vars_d", "--data", str(pictures), *steps]
-    one = subprocess.Popen(command(*arguments, "--output", str(tmp_path / "one")), env=environment())
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29417", "-m"]
-    two = [*launcher, "torchvars", "train", *arguments, "--output", str(tmp_path / "two")]
-    subprocess.run(two, env=environment(), check=True)
-    assert one.wait() == 0
-    weights = [load_file(tmp_path / name / "weights" / "model.safetensors") for name in ("one", "two")]
+    output = tmp_path_factory.mktemp("alone") / "run"
+    subprocess.run(command(*arguments, "--output", str(output)), env=environment(), check=True)
+    return arguments, output
+
+
+@pytest.fixture(scope="module", params=[[], ["--shard"]], ids=["ddp", "fsdp2"])
+def together(request, alone, tmp_path_factory) -> tuple[list[str], Path]:
+    """The same by two processes."""
+    arguments, _ = alone
+    arguments = [*arguments, *request.param, "--checkpoint-every=1"]
+    output = tmp_path_factory.mktemp("together") / "run"
+    begin = [*torchrun(), "-m", "torchvars", "train", *arguments, "--output", str(output)]
+    subprocess.run(begin, env=environment(), check=True)
+    return arguments, output
+
+
+def test_two_processes_end_where_one_does(alone, together):
+    folders = alone[1], together[1]
+    weights = [load_file(folder / "weights" / "model.safetensors") for folder in folders]
     # A bias before a norm has no gradient but rounding, of which Adam makes whole steps; the norm takes it away again.
     idle = {"patch_embed.proj.0.bias", "patch_embed.proj.1.running_mean"}
     for name, expected in weights[0].items():
         if name not in idle:
             torch.testing.assert_close(weights[1][name], expected, rtol=0, atol=1e-5)
-    lines = [RunFolder(tmp_path / name).metrics() for name in ("one", "two")]
-    for first, second in zip(*lines, strict=True):
+    for first, second in zip(*(RunFolder(folder).metrics() for folder in folders), strict=True):
         assert second == pytest.approx(first, abs=1e-5)
+
+
+def test_a_process_that_is_killed_is_started_again_where_the_run_was(together, tmp_path):
+    arguments, undisturbed = together
+    (tmp_path / "dying.py").write_text(DYING)
+    begin = [*torchrun("--max-restarts=1", "--monitor-interval=0.1"), str(tmp_path / "dying.py"), *arguments]
+    begin += ["--output", str(tmp_path / "run")]
+    done = subprocess.run(begin, env=environment(), check=True, capture_output=True, text=True, timeout=300)
+    assert "exitcode: -9" in done.stderr
+    assert outcome(tmp_path / "run") == outcome(undisturbed)
+
+
+def test_portions_of_a_batch_make_the_same_step():
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.rand(8, 3, 4, 4, generator=generator)
+    batch = Batch(pixels, torch.arange(8) % 2, [str(number) for number in range(8)], {})
+    weights = []
+    for accumulate in (1, 4):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        recipe = replace(RECIPE, accumulate=accumulate)
+        mix = Mix(0.2, 0.0, 0.5, 0.1, 2)
+        told = loop.learn(Accelerator(cpu=True), model, optimizer, batch, mix, None, recipe, 0)
+        weights.append([*model.parameters(), torch.tensor(told)])
+    for whole, portions in zip(*weights, strict=True):
+        torch.testing.assert_close(portions, whole)
 
 
 def test_a_run_that_diverges_says_where(pictures, tmp_path):
@@ -232,6 +299,76 @@ def test_a_folder_that_cannot_be_written_is_told_of_before_the_first_step(pictur
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_full_disk_is_told_of_and_costs_no_checkpoint(failing, pictures, undisturbed, tmp_path, monkeypatch):
+    output, writes, write = tmp_path / "run", [], checkpoint._write
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == "model.safetensors":
+            writes.append(path)
+            if len(writes) == failing:
+                path.write_bytes(content[: len(content) // 2])
+                with checkpoint._doing("write", path):
+                    raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(checkpoint, "_write", full)
+    with pytest.raises(OSError, match="No space left on device; checkpoints written before are as they were"):
+        train(RECIPE, settings(pictures, output))
+    steps = [int(path.name.removeprefix("step_")) for path in (output / "checkpoints").glob("step_*")]
+    assert sorted(steps) == [2, 4][: failing - 1]
+    train(RECIPE, settings(pictures, output), resume=True)
+    assert outcome(output) == outcome(undisturbed)
+
+
+def test_the_best_weights_are_kept_where_the_recipe_says_so(pictures, tmp_path, monkeypatch):
+    evaluate, scores = loop.evaluate, iter([0.2, 0.9, 0.4])
+
+    def scripted(*arguments):
+        metrics, problems = evaluate(*arguments)
+        return {**metrics, "val_accuracy": next(scores)}, problems
+
+    monkeypatch.setattr(loop, "evaluate", scripted)
+    train(replace(RECIPE, keep="best"), settings(pictures, tmp_path / "run"))
+    kept = load_file(tmp_path / "run" / "weights" / "model.safetensors")
+    tensors, facts = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints").read(
+        tmp_path / "run" / "checkpoints" / "step_00000004"
+    )
+    assert facts["progress"]["best"] == 0.9
+    for name, weight in tensors["average"].items():
+        assert torch.equal(kept[name.removeprefix("model.")], weight)
+
+
+def test_a_domain_is_left_out(pictures, tmp_path):
+    data = tmp_path / "domains"
+    for path in (pictures / "train").rglob("*.png"):
+        for domain in ("photo", "sketch"):
+            copy = data / domain / path.relative_to(pictures / "train")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    (data / "sketch" / "red" / "0.png").write_bytes(b"no picture")
+    recipe = find_recipe("pacs_deit_micro_vars_d", **{**asdict(RECIPE), "left_out": "sketch", "batch": 4})
+    train(recipe, settings(data, tmp_path / "run", unreadable_share=0.0))  # would stop if it saw the sketches
+    assert torchvars.Classifier.from_pretrained(tmp_path / "run" / "weights").model.num_classes == 2
+    with pytest.raises(ValueError, match=r"no domain 'oil' in .*: it has photo, sketch"):
+        train(replace(recipe, left_out="oil"), settings(data, tmp_path / "other"))
+
+
+def test_tensorboard_shows_how_the_attention_of_each_layer_changes(undisturbed, pictures):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(undisturbed / "tensorboard")).Reload()
+    names = [f"model.blocks.{number}.attn" for number in range(2)]
+    assert {f"energy/{name}" for name in names} <= set(events.Tags()["images"])
+    assert {f"zeros/{name}" for name in names} <= set(events.Tags()["scalars"])
+    shown = events.Images(f"energy/{names[0]}")
+    assert [event.step for event in shown] == [2, 4, 6]
+    image = np.asarray(Image.open(io.BytesIO(shown[-1].encoded_image_string)))
+    first = np.asarray(Image.open(sorted((pictures / "val" / "blue").iterdir())[0]))
+    assert np.abs(image[:16, :16].astype(int) - first).max() <= 1  # the picture above its map
+    assert len(np.unique(image[16:, :16])) > 2
+
+
 def test_splits_must_have_the_same_classes(pictures, tmp_path):
     for split, names in (("train", ("a", "b")), ("val", ("a", "c"))):
         for name in names:
@@ -252,6 +389,10 @@ def test_pictures_that_cannot_be_read_are_listed_and_in_the_end_too_many(picture
     train(RECIPE, settings(data, tmp_path / "run", unreadable_share=0.1))
     assert (tmp_path / "run" / "unreadable.txt").read_text().startswith("red/3.png\t")
     assert RunFolder(tmp_path / "run").metrics()[-1]["unreadable"] == 1
+    (data / "val" / "red" / "1.png").write_bytes(b"no picture")
+    train(RECIPE, settings(data, tmp_path / "held_out", unreadable_share=0.1))
+    assert f"{data / 'val'}: red/1.png\t" in (tmp_path / "held_out" / "unreadable.txt").read_text()
+    assert RunFolder(tmp_path / "held_out").metrics()[-1]["val_accuracy"] <= 6 / 7
     with pytest.raises(ValueError, match=r"1 pictures could not be read, more than the 0 allowed, such as red/3.png"):
         train(RECIPE, settings(data, tmp_path / "strict", unreadable_share=0.0))
 

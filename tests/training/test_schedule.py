@@ -94,9 +94,12 @@ def test_the_average_follows_its_model():
         average.update(model, step)
         decay = min(0.75, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * (step % 3)
-    assert average.model.weight.item() == pytest.approx(expected, rel=1e-5)
-    assert average.model.running_mean.item() == 199
-    assert not average.model.weight.requires_grad
+    own = model.weight.item()
+    with average.applied(model):
+        assert model.weight.item() == pytest.approx(expected, rel=1e-5)
+        assert model.running_mean.item() == 199
+    assert model.weight.item() == own
+    assert model.weight.requires_grad
 
 
 @pytest.mark.parametrize("pictures", DATA)

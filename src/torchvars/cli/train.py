@@ -39,8 +39,7 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
 
     if arguments.resume is not None:
         recipe, settings = RunFolder(arguments.resume).settings()
-        settings = {**settings, "data": Path(settings["data"]), "output": arguments.resume}
-        train(recipe, Settings(**settings), resume=True)
+        train(recipe, Settings(**{**settings, "output": arguments.resume}), resume=True)
         draw(arguments.resume)
         return
     named = find_recipe(arguments.recipe)
@@ -48,10 +47,23 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
     def command(
         settings: tyro.conf.OmitArgPrefixes[Settings], recipe: tyro.conf.OmitArgPrefixes[Recipe] = named
     ) -> None:
-        train(recipe, settings)
+        train(recipe, settings, resume=restarted(settings.output, recipe))
         draw(settings.output)
 
     tyro.cli(command, args=more, prog=f"torchvars train {arguments.recipe}", description="Trains as this recipe says.")
+
+
+def restarted(run: Path, recipe) -> bool:
+    """Whether torchrun has started this command anew, after a process of it died in the middle of the run."""
+    from ..training.folder import RunFolder
+    from ..training.processes import was_restarted
+
+    if not was_restarted() or not RunFolder(run).exists():
+        return False
+    begun, _ = RunFolder(run).settings()
+    if begun != recipe:
+        raise ValueError(f"{run} holds a run of another recipe: take another folder")
+    return True
 
 
 def draw(run: Path) -> None:

@@ -1,7 +1,21 @@
 """Labelled pictures: where they are stored, in which order they come, and how they become tensors."""
 
 from .order import Draw, Order, derive_seed
+from .parts import held_out_tenth, leave_out
 from .pictures import Batch, Pictures, Sample, load
-from .sources import Source, open_source
+from .sources import Source, absolute, open_source
 
-__all__ = ["Batch", "Draw", "Order", "Pictures", "Sample", "Source", "derive_seed", "load", "open_source"]
+__all__ = [
+    "Batch",
+    "Draw",
+    "Order",
+    "Pictures",
+    "Sample",
+    "Source",
+    "absolute",
+    "derive_seed",
+    "held_out_tenth",
+    "leave_out",
+    "load",
+    "open_source",
+]

@@ -1,8 +1,10 @@
 """Stored pictures as tensors, ready to be batched."""
 
 import io
+import os
 import random
 import signal
+import threading
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -103,8 +105,16 @@ def collate(samples: list[Sample]) -> Batch:
 
 
 def _leave_ending_to_the_parent(worker: int) -> None:
-    """A scheduler that ends a job tells every process of it; one that reads pictures must not go before the run has."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """A scheduler that ends a job tells every process of it; one that reads pictures is to go when the run does."""
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_when_told_by, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_when_told_by(process: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != process:
+        pass
+    os._exit(0)
 
 
 def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) -> Iterable[Batch]:

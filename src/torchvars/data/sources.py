@@ -1,4 +1,4 @@
-"""Labelled pictures as they are stored: a folder, or a tar that is read without being unpacked."""
+"""Labelled pictures as they are stored: what any store has to tell, folders, and tars read without unpacking."""
 
 import os
 import tarfile
@@ -8,24 +8,23 @@ from pathlib import Path, PurePosixPath
 EXTENSIONS = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "eval", "test")}
 
+Member = tuple[str, int, int]
+"""A file in a tar: its name, where its bytes begin, and how many they are."""
+
 
 class Source(ABC):
     """Pictures with a class each, in an order that does not depend on the machine.
 
     Attributes:
         name: what it is, for messages.
-        identities: path of each picture below the folder of its split, <class>/.../<file>.
-        classes: their names, sorted.
+        identities: what each picture is called, no two the same: in folders its path below that of the split,
+            <class>/.../<file>.
+        classes: their names.
         labels: the class of each picture, an index into `classes`.
     """
 
-    def __init__(self, name: str, identities: list[str]):
-        self.name = name
-        self.identities = sorted(identities)
-        names = [PurePosixPath(identity).parts[0] for identity in self.identities]
-        self.classes = sorted(set(names))
-        numbers = {name: number for number, name in enumerate(self.classes)}
-        self.labels = [numbers[name] for name in names]
+    def __init__(self, name: str, identities: list[str], classes: list[str], labels: list[int]):
+        self.name, self.identities, self.classes, self.labels = name, identities, classes, labels
 
     def __len__(self) -> int:
         return len(self.identities)
@@ -43,7 +42,7 @@ class Folder(Source):
         found = (Path(root, file) for root, _, files in os.walk(folder, followlinks=True) for file in files)
         pictures = [path.relative_to(folder) for path in found if path.suffix.lower() in EXTENSIONS]
         _check(folder, [path.as_posix() for path in pictures], sorted(path.name for path in folder.iterdir()))
-        super().__init__(str(folder), [path.as_posix() for path in pictures])
+        super().__init__(str(folder), *_classes_by_folder([path.as_posix() for path in pictures]))
 
     def read(self, index: int) -> bytes:
         return (self.folder / self.identities[index]).read_bytes()
@@ -54,64 +53,87 @@ class Tar(Source):
 
     def __init__(self, file: Path, places: dict[str, tuple[int, int]], name: str):
         self.file, self.places = file, places  # identity -> where its bytes begin, and how many they are
-        super().__init__(name, list(places))
+        super().__init__(name, *_classes_by_folder(list(places)))
 
     def read(self, index: int) -> bytes:
-        begin, size = self.places[self.identities[index]]
-        with self.file.open("rb") as file:
-            file.seek(begin)
-            content = file.read(size)
-        if len(content) < size:
-            raise OSError(f"{self.file} ends after {len(content)} of {size} bytes of {self.identities[index]}")
-        return content
+        identity = self.identities[index]
+        return read_part(self.file, *self.places[identity], identity)
 
 
 def open_source(path: str | Path, split: str) -> Source:
-    """The pictures of a split, "train" or "val", in a folder or a tar that holds <split>/<class>/<picture>.
+    """The pictures of a split, "train" or "val".
 
     The split may go by its other names (validation, test, ...). Classes without a folder for the split around them are
     taken for all there is, whatever the split.
 
+    Args:
+        path: a folder or a tar that holds <split>/<class>/<picture>; or, in timm's words, wds/FOLDER for a folder of
+            webdataset shards and hfds/NAME for a data set of Hugging Face, by its name or its folder.
+        split: "train" or "val".
+
     Raises:
         FileNotFoundError: nothing is there.
-        ValueError: it holds no pictures in folders of classes; says what was found.
+        ValueError: it holds no pictures with a class each; says what was found.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    word, place = _read_words(path)
+    if word == "wds":
+        from .shards import open_shards  # only now: it builds on what is here
+
+        return open_shards(Path(place), split)
+    if word == "hfds":
+        from .hub import open_hub
+
+        return open_hub(place, split)
     path = Path(path)
     if not path.exists():
-        raise FileNotFoundError(f"no pictures at {path}: there is no such file or folder")
+        raise FileNotFoundError(
+            f"no pictures at {path}: there is no such file or folder. Shards are read from wds/FOLDER, "
+            "a data set of Hugging Face from hfds/NAME"
+        )
     if path.is_dir():
         return Folder(_folder_of_split(path, split))
     return _open_tar(path, split)
 
 
+def absolute(path: str | Path) -> str:
+    """The same pictures for `open_source`, whatever the working directory then is."""
+    word, place = _read_words(path)
+    if word == "hfds" and not Path(place).exists():
+        return str(path)  # a name on the hub
+    return f"{word}/{Path(place).resolve()}" if word else str(Path(path).resolve())
+
+
+def _read_words(path: str | Path) -> tuple[str, str]:
+    """wds/FOLDER and hfds/NAME in two; the first is empty for what is simply a path, such as ./wds/FOLDER."""
+    word, slash, place = str(path).partition("/")
+    return (word, place) if slash and word in ("hfds", "wds") else ("", str(path))
+
+
 def _folder_of_split(folder: Path, split: str) -> Path:
     present = {child.name for child in folder.iterdir() if child.is_dir()}
-    chosen = _choose_split(present, split, str(folder))
+    chosen = choose_split(present, split, str(folder))
     return folder if chosen is None else folder / chosen
 
 
-def _choose_split(present: set[str], split: str, where: str) -> str | None:
-    """Which of the folders present holds a split; None if none of them holds any."""
+def choose_split(present: set[str], split: str, where: str, expected: str = "a folder") -> str | None:
+    """Which of the names present is that of a split; None if none of them is that of any."""
     chosen = next((name for name in SPLITS[split] if name in present), None)
-    others = sorted(present.intersection(_all_splits()))
+    others = sorted(present.intersection(all_splits()))
     if chosen is None and others:
         raise ValueError(
             f"{where} has the splits {', '.join(others)}, but none for {split!r}: "
-            f"expected a folder named {' or '.join(SPLITS[split])}"
+            f"expected {expected} named {' or '.join(SPLITS[split])}"
         )
     return chosen
 
 
-def _open_tar(path: Path, split: str) -> Tar:
+def tar_members(path: Path) -> list[Member]:
+    """The files in a tar that is neither compressed nor cut off; a ValueError if it is."""
     try:
         with tarfile.open(path, "r:") as archive:
-            members = {
-                PurePosixPath(member.name.lstrip("/")).as_posix(): (member.offset_data, member.size)
-                for member in archive
-                if member.isfile()
-            }
+            members = [(member.name, member.offset_data, member.size) for member in archive if member.isfile()]
             # A tar that is cut off between two files looks whole, but for the block of zeros that ends one.
             archive.fileobj.seek(archive.offset)
             if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -121,14 +143,29 @@ def _open_tar(path: Path, split: str) -> Tar:
             f"{path} is no plain and whole tar: {error}. Pictures are read from it at random, so unpack a compressed "
             "one first; copy a broken one again"
         ) from error
+    return members
+
+
+def read_part(path: Path, begin: int, size: int, name: str) -> bytes:
+    """So many bytes of a file from there on, which are called so; an OSError if it has fewer."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        content = file.read(size)
+    if len(content) < size:
+        raise OSError(f"{path} ends after {len(content)} of {size} bytes of {name}")
+    return content
+
+
+def _open_tar(path: Path, split: str) -> Tar:
+    members = {PurePosixPath(name.lstrip("/")).as_posix(): (begin, size) for name, begin, size in tar_members(path)}
     pictures = {name: place for name, place in members.items() if PurePosixPath(name).suffix.lower() in EXTENSIONS}
     # One folder around everything is not a class.
     while len(tops := {PurePosixPath(name).parts[0] for name in pictures}) == 1:
         (top,) = tops
-        if any(len(PurePosixPath(name).parts) < 3 for name in pictures) or top in _all_splits():
+        if any(len(PurePosixPath(name).parts) < 3 for name in pictures) or top in all_splits():
             break
         pictures = {name.removeprefix(f"{top}/"): place for name, place in pictures.items()}
-    chosen = _choose_split({PurePosixPath(name).parts[0] for name in pictures}, split, str(path))
+    chosen = choose_split({PurePosixPath(name).parts[0] for name in pictures}, split, str(path))
     if chosen is not None:
         prefix = f"{chosen}/"
         pictures = {name.removeprefix(prefix): place for name, place in pictures.items() if name.startswith(prefix)}
@@ -136,7 +173,16 @@ def _open_tar(path: Path, split: str) -> Tar:
     return Tar(path, pictures, f"{path}:{chosen}" if chosen else str(path))
 
 
-def _all_splits() -> set[str]:
+def _classes_by_folder(identities: list[str]) -> tuple[list[str], list[str], list[int]]:
+    """Of <class>/.../<file>: these sorted, the names of the classes sorted, and the class of each."""
+    identities = sorted(identities)
+    names = [PurePosixPath(identity).parts[0] for identity in identities]
+    classes = sorted(set(names))
+    numbers = {name: number for number, name in enumerate(classes)}
+    return identities, classes, [numbers[name] for name in names]
+
+
+def all_splits() -> set[str]:
     return {name for names in SPLITS.values() for name in names}
 
 
@@ -144,6 +190,8 @@ def _check(where: Path, pictures: list[str], found: list[str]) -> None:
     shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "") if found else "nothing"
     expected = f"expected <class>/<picture>, a picture ending in {', '.join(sorted(EXTENSIONS))}"
     if not pictures:
+        if any(name.endswith(".tar") for name in found):
+            expected += f". If these are webdataset shards, they are read from wds/{where}"
         raise ValueError(f"{where} holds no pictures: found {shown}; {expected}")
     loose = [name for name in pictures if "/" not in name]
     if loose:

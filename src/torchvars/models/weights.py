@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import safetensors
@@ -26,15 +26,27 @@ from .rvt import RVT
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 
-def save(classifier: Classifier, folder: Path, results: list[dict] | None = None) -> None:
-    """config.json, model.safetensors and a model card; each file is whole or not there, the weights first."""
+def save(
+    classifier: Classifier,
+    folder: Path,
+    results: list[dict] | None = None,
+    *,
+    state: Mapping[str, Tensor] | None = None,
+) -> None:
+    """config.json, model.safetensors and a model card; each file is whole or not there, the weights first.
+
+    Args:
+        results: measured rows for the model card.
+        state: tensors to write in place of the classifier's own.
+    """
     origin = getattr(classifier.model, "origin", None)
     if origin is None:
         raise ValueError(
             f"{type(classifier.model).__name__} was not built by name, so that it could not be built again: "
             "make it with torchvars.create(name, ...)"
         )
-    state = {name: tensor.contiguous() for name, tensor in classifier.model.state_dict().items()}
+    state = classifier.state_dict() if state is None else state
+    state = {name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
     options = dict(origin["options"])

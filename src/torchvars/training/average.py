@@ -1,29 +1,47 @@
 """The running average of a model's weights."""
 
-import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from .sharding import like
+
 
 class Average:
-    """A copy of a model that follows it: average <- decay average + (1 - decay) weights, after each step.
+    """Weights that follow a model's: average <- decay average + (1 - decay) weights, after each step.
 
     Early on the decay is lower, (1 + step) / (10 + step), so that a short run is not averaged with its beginning.
-    Buffers, such as the statistics of a norm, are taken over as they are.
+    Buffers, such as the statistics of a norm, are the model's own.
     """
 
     def __init__(self, model: nn.Module, decay: float):
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         self.decay = decay
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        for average, weight in zip(self.model.parameters(), model.parameters(), strict=True):
-            average.lerp_(weight, 1 - decay)
-        for average, buffer in zip(self.model.buffers(), model.buffers(), strict=True):
-            average.copy_(buffer)
+        for name, weight in model.named_parameters():
+            self.weights[name].lerp_(weight, 1 - decay)
 
-    def state(self) -> dict[str, Tensor]:
-        return self.model.state_dict()
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Takes over whole weights by their names."""
+        self.weights = {name: like(weights[name], weight) for name, weight in self.weights.items()}
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Within it the model has the averaged weights; afterwards its own again, to the bit."""
+        own = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        _assign(model, self.weights)
+        try:
+            yield
+        finally:
+            _assign(model, own)
+
+
+@torch.no_grad()
+def _assign(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    for name, weight in model.named_parameters():
+        weight.copy_(weights[name])

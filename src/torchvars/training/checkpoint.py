@@ -16,6 +16,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .sharding import like, whole
+
 FACTS, BEST = "facts.json", "best.json"
 LEFTOVERS = ("step_*.part", "best.json.part", "writable_*.part")
 
@@ -180,9 +182,9 @@ class Checkpoints:
                 _rename(old, place)
 
     def _remove_older(self, written: int) -> None:
-        whole = self._whole()
-        keep = {*list(whole)[-2:], written, self._best_step()}
-        for step, path in whole.items():
+        there = self._whole()
+        keep = {*list(there)[-2:], written, self._best_step()}
+        for step, path in there.items():
             if step not in keep and (self.every is None or step % self.every):
                 _remove(path)
 
@@ -294,8 +296,7 @@ def _check_fits(named: dict[Tensor, str], optimizer: Optimizer, facts: dict) -> 
 def _take(value, name: str, tensors: dict[str, Tensor]):
     """A value of the state in which each tensor, put aside under a name, is said by that name."""
     if isinstance(value, Tensor):
-        whole = value.full_tensor() if hasattr(value, "full_tensor") else value
-        tensors[name] = whole.detach().to("cpu", copy=True)
+        tensors[name] = whole(value).detach().to("cpu", copy=True)
         return {"tensor": name}
     if isinstance(value, dict):
         return {key: _take(each, f"{name}/{key}", tensors) for key, each in value.items()}
@@ -323,12 +324,7 @@ def _placing(parameter: Tensor, *, beside: bool) -> Callable[[Tensor], Tensor]:
     def place(tensor: Tensor) -> Tensor:
         if not beside or tensor.shape != parameter.shape:
             return tensor.to(parameter.device if beside else "cpu", copy=True)
-        if hasattr(parameter, "full_tensor"):  # of FSDP2: each process takes its part
-            from torch.distributed.tensor import distribute_tensor
-
-            return distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, parameter.placements)
-        # In the order of the parameter in memory, such as channels last: fused kernels go through both side by side.
-        return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+        return like(tensor, parameter)
 
     return place
 

@@ -27,7 +27,7 @@ class RunFolder:
 
     def begin(self, recipe: Recipe, settings: dict[str, int | float | str | None]) -> None:
         """Writes what the run is to do. A ValueError if the folder holds another run."""
-        if (self.path / SETTINGS).exists():
+        if self.exists():
             raise ValueError(
                 f"{self.path} holds a run already: go on with it by --resume {self.path}, or take another folder"
             )
@@ -43,10 +43,14 @@ class RunFolder:
         content = {"recipe": asdict(recipe), "settings": settings, "environment": environment}
         _write(self.path / SETTINGS, json.dumps(content, indent=1) + "\n")
 
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / SETTINGS).exists()
+
     def settings(self) -> tuple[Recipe, dict]:
         """The recipe and the other settings of a run that is to go on."""
         file = self.path / SETTINGS
-        if not file.exists():
+        if not self.exists():
             raise FileNotFoundError(f"no run to resume at {self.path}: there is no {SETTINGS}")
         content = json.loads(file.read_text())
         return Recipe(**content["recipe"]), content["settings"]

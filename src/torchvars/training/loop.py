@@ -4,17 +4,30 @@ import math
 import signal
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import timm
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
 
 from ..attention import Reconstruction
-from ..data import Batch, Draw, Order, Pictures, Source, derive_seed, load, open_source
+from ..data import (
+    Batch,
+    Draw,
+    Order,
+    Pictures,
+    Source,
+    absolute,
+    derive_seed,
+    held_out_tenth,
+    leave_out,
+    load,
+    open_source,
+)
 from ..models import Classifier, create
 from ..models import weights as stored
 from .augment import Mix, augment_patches, picture_transform
@@ -23,25 +36,31 @@ from .checkpoint import Checkpoints, optimizer_tensors, restore_optimizer
 from .distill import distillation_loss, soft_cross_entropy
 from .folder import RunFolder
 from .norms import share_statistics
+from .processes import join_restarted
 from .recipe import Recipe
-from .report import Report, sparsity_of
+from .report import Report, look
 from .schedule import learning_rate, parameter_groups
+from .sharding import shard, whole, whole_state
 
 
 @dataclass(frozen=True)
 class Settings:
     """What does not change the result of a run."""
 
-    data: Path
-    """Folder or tar with train/<class>/<picture> and val/<class>/<picture>."""
+    data: str
+    """Folder or tar with train/<class>/<picture> and val/<class>/<picture>, wds/FOLDER of shards, or hfds/NAME."""
     output: Path
     """Folder of the run."""
     workers: int = 1
     """Processes that read pictures, beside each that trains."""
+    shard: bool = False
+    """Spread the weights over the processes (FSDP2), for models that are too large for one device."""
     max_steps: int | None = None
     """Stop after so many steps, even if epochs are left."""
     checkpoint_every: int = 500
     """Steps."""
+    keep_every: int | None = None
+    """Checkpoints at multiples of so many steps are kept for good, beside the last two and the best."""
     unreadable_share: float = 0.01
     """Of the pictures; with more that cannot be read the run stops."""
 
@@ -64,38 +83,44 @@ class Diverged(FloatingPointError):
 
 def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     """Trains a model as a recipe says, or goes on where a run was."""
+    join_restarted()
     # Told so, it lets several processes on a machine without a GPU work together; else each would run by itself.
     accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.accelerator.is_available())
-    rank, world = accelerator.process_index, accelerator.num_processes
-    if recipe.batch % world:
-        raise ValueError(f"a batch of {recipe.batch} cannot be shared by {world} processes: take a multiple of {world}")
-    pictures, held_out = open_source(settings.data, "train"), open_source(settings.data, "val")
+    rank, world, device = accelerator.process_index, accelerator.num_processes, accelerator.device
+    check_processes(recipe, settings, accelerator)
+    pictures, held_out = (open_split(settings.data, split, recipe) for split in ("train", "val"))
     check_classes(pictures, held_out)
 
     torch.manual_seed(derive_seed(recipe.seed, "model"))
     classifier = build(recipe, pictures)
-    average = None if recipe.ema is None else Average(classifier, recipe.ema)
-    optimizer = torch.optim.AdamW(parameter_groups(classifier.model, recipe), lr=recipe.learning_rate)
-    teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, len(pictures.classes))
-    checkpoints = Checkpoints(settings.output / "checkpoints")  # first: it says so if the folder cannot be written
+    groups = parameter_groups(classifier.model, recipe)
+    teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, len(pictures.classes)).to(device)
+    # First: it says so if the folder cannot be written.
+    checkpoints = Checkpoints(settings.output / "checkpoints", settings.keep_every)
     folder = RunFolder(settings.output)
     if not resume and accelerator.is_main_process:  # only now: what is wrong with the call leaves no run behind
-        stated = {**asdict(settings), "data": str(settings.data.resolve()), "output": str(settings.output)}
-        folder.begin(recipe, stated)
-    progress = Progress()
-    if resume and (latest := checkpoints.latest()) is not None:
-        tensors, facts = checkpoints.read(latest)
+        folder.begin(recipe, {**asdict(settings), "data": absolute(settings.data), "output": str(settings.output)})
+    latest = checkpoints.latest() if resume else None
+    tensors, facts = ({}, {}) if latest is None else checkpoints.read(latest)
+    if latest is not None:
         classifier.load_state_dict(tensors["model"])
-        if average is not None:
-            average.model.load_state_dict(tensors["average"])
-        restore_optimizer(classifier, optimizer, tensors["optimizer"], facts["optimizer"])
-        progress = Progress(**facts["progress"])
     if world > 1:
         share_statistics(classifier)
-    model, optimizer = accelerator.prepare(classifier, optimizer)
-    for other in (None if average is None else average.model, teacher):
-        if other is not None:
-            other.to(accelerator.device)
+    classifier.to(device)
+    if settings.shard:
+        shard(classifier, classifier.model.blocks, world, device)
+        groups = parameter_groups(classifier.model, recipe)  # the parts are other parameters
+    optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate)
+    average = None if recipe.ema is None else Average(classifier, recipe.ema)
+    if settings.shard:
+        model, optimizer = classifier, accelerator.prepare(optimizer)
+    else:
+        model, optimizer = accelerator.prepare(classifier, optimizer)
+    progress = Progress(**facts.get("progress", {}))
+    if latest is not None:
+        restore_optimizer(model, optimizer, tensors["optimizer"], facts["optimizer"])
+        if average is not None:
+            average.load(tensors["average"])
 
     order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
     last = min(recipe.epochs * order.steps, settings.max_steps or math.inf)
@@ -112,18 +137,22 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, recipe.smoothing, len(pictures.classes))
     interrupted = on_terminate()
 
+    def judged() -> AbstractContextManager:
+        """The weights that are evaluated and kept: the averaged ones, if there are any."""
+        return nullcontext() if average is None else average.applied(classifier)
+
     def checkpoint(best: bool = False) -> None:
         """Everything from which the run can go on, by one process for all."""
         of_optimizer, values = optimizer_tensors(model, optimizer)
+        tensors = {"model": whole_state(classifier), "optimizer": of_optimizer}
+        if average is not None:
+            tensors["average"] = {name: whole(weight) for name, weight in average.weights.items()}
         if accelerator.is_main_process:
-            tensors = {"model": accelerator.unwrap_model(model).state_dict(), "optimizer": of_optimizer}
-            if average is not None:
-                tensors["average"] = average.state()
             checkpoints.write(progress.step, tensors, {"progress": asdict(progress), "optimizer": values}, best=best)
         accelerator.wait_for_everyone()
 
     report = Report(settings.output, progress.step, last, recipe.epochs) if accelerator.is_main_process else None
-    shown = first_pictures(held_out, recipe.img_size).to(accelerator.device)
+    shown = first_pictures(held_out, recipe.img_size).to(device)
     clock = Clock()
     for batch in clock.waiting_for(batches):
         step = progress.step
@@ -133,9 +162,9 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
         torch.manual_seed(derive_seed(recipe.seed, "step", step, rank))  # of what is dropped within the model
         loss, correct = learn(accelerator, model, optimizer, batch, mix, teacher, recipe, step)
         if average is not None:
-            average.update(accelerator.unwrap_model(model), step)
+            average.update(classifier, step)
         counts = [loss, correct, len(batch.labels), interrupted(), len(batch.problems)]
-        counts = accelerator.reduce(torch.tensor(counts, device=accelerator.device))
+        counts = accelerator.reduce(torch.tensor(counts, device=device))
         loss, correct, seen, stop, broken = counts.tolist()  # if one is told to end, all do
         if not math.isfinite(loss):
             kept = checkpoints.latest()
@@ -155,14 +184,16 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
             check_readable(progress.unreadable, settings.unreadable_share * len(pictures), folder)
         if progress.step % order.steps == 0 or progress.step == last:
             times = clock.lap(recipe.batch)
-            judged = accelerator.unwrap_model(model) if average is None else average.model
+            with judged():
+                metrics, problems = evaluate(accelerator, classifier, held_out, recipe, settings.workers)
+                views = look(classifier, shown)
             line = {
                 "step": progress.step,
                 "epoch": progress.step / order.steps,
                 "learning_rate": rate,
                 "loss": progress.loss / progress.seen,
                 "accuracy": progress.correct / progress.seen,
-                **evaluate(accelerator, judged, held_out, recipe, settings.workers),
+                **metrics,
                 "unreadable": len(progress.unreadable),
             }
             better = line["val_accuracy"] > progress.best
@@ -171,7 +202,9 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
             if report is not None:
                 folder.add_metrics(line)
                 folder.add_times({"step": progress.step, **times})
-                report.epoch(line, times, sparsity_of(judged, shown))
+                if problems:
+                    folder.write_unreadable(progress.unreadable | problems)
+                report.epoch(line, times, shown, views)
             checkpoint(best=better)
             clock.restart()
         elif progress.step % settings.checkpoint_every == 0 or stop:
@@ -181,10 +214,14 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
                 report.say(f"stopped at step {progress.step}, as told; go on with --resume {settings.output}")
                 report.close()
             return
-    if report is not None:
-        report.close()
-        judged = accelerator.unwrap_model(model) if average is None else average.model
-        stored.save(judged, settings.output / "weights")
+    with judged():
+        state = whole_state(classifier)
+        if report is not None:
+            report.close()
+            if recipe.keep == "best" and (best := checkpoints.best()) is not None:
+                tensors, _ = checkpoints.read(best)
+                state = tensors["model"] | tensors.get("average", {})
+            stored.save(classifier, settings.output / "weights", state=state)
     accelerator.end_training()
 
 
@@ -205,49 +242,65 @@ def learn(
     pixels, labels = batch.pixels.to(accelerator.device), batch.labels.to(accelerator.device)
     mixed, targets = mix(pixels, labels, derive_seed(recipe.seed, "mix", step))
     model.train()
-    with accelerator.autocast():
-        logits = model(mixed)
-        loss = soft_cross_entropy(logits.float(), targets)
-        if recipe.patches:
-            seed = derive_seed(recipe.seed, "patches", step, accelerator.process_index)
-            changed = augment_patches(mixed, probability=recipe.patches, seed=seed)
-            loss = loss + soft_cross_entropy(model(changed).float(), targets)
-        if teacher is not None:
-            with torch.no_grad():
-                taught = teacher(mixed)
-            distilled = distillation_loss(logits.float(), taught.float(), recipe.distillation, recipe.temperature)
-            loss = torch.lerp(loss, distilled, recipe.distillation_weight)
     optimizer.zero_grad()
-    accelerator.backward(loss)
+    total, correct = 0.0, 0
+    portions = list(zip(mixed.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
+    for number, (pixels, targets) in enumerate(portions):
+        # Processes add up their gradients with the last portion only.
+        with accelerator.no_sync(model) if number < len(portions) - 1 else nullcontext():
+            with accelerator.autocast():
+                logits = model(pixels)
+                loss = soft_cross_entropy(logits.float(), targets)
+                if recipe.patches:
+                    seed = derive_seed(recipe.seed, "patches", step, accelerator.process_index, number)
+                    changed = augment_patches(pixels, probability=recipe.patches, seed=seed)
+                    loss = loss + soft_cross_entropy(model(changed).float(), targets)
+                if teacher is not None:
+                    with torch.no_grad():
+                        taught = teacher(pixels)
+                    distilled = distillation_loss(
+                        logits.float(), taught.float(), recipe.distillation, recipe.temperature
+                    )
+                    loss = torch.lerp(loss, distilled, recipe.distillation_weight)
+            accelerator.backward(loss / len(portions))
+        total += loss.detach() / len(portions)
+        # A mixed picture counts for the label of its larger share.
+        correct += (logits.argmax(-1) == targets.argmax(-1)).sum()
     if recipe.clip is not None:
         accelerator.clip_grad_norm_(model.parameters(), recipe.clip)
     optimizer.step()
-    # A mixed picture counts for the label of its larger share.
-    return loss.item(), (logits.argmax(-1) == targets.argmax(-1)).sum().item()
+    return total.item(), correct.item()
 
 
 @torch.no_grad()
 def evaluate(
     accelerator: Accelerator, classifier: Classifier, source: Source, recipe: Recipe, workers: int
-) -> dict[str, float]:
+) -> tuple[dict[str, float], dict[str, str]]:
     """Loss and accuracy on held-out pictures, each counted once however many processes share them.
 
-    A picture that cannot be read is counted as one that was not recognised.
+    Returns them, and the pictures that could not be read, which are counted as not recognised.
     """
-    transform = picture_transform(recipe.img_size, training=False)
-    mine = range(accelerator.process_index, len(source), accelerator.num_processes)
-    size = max(1, recipe.batch // accelerator.num_processes)
-    draws = [[Draw(index, 0) for index in mine[first : first + size]] for first in range(0, len(mine), size)]
+    rank, world = accelerator.process_index, accelerator.num_processes
+    size = max(1, recipe.batch // world)
+    mine = range(rank, len(source), world)
+    # As many batches on each process, since a model that is spread over them runs on all or none: one that has no
+    # pictures left looks at the first again, and does not count it.
+    starts = range(0, -(-len(source) // world), size)
+    draws = [[Draw(index, 0) for index in mine[start : start + size] or [0]] for start in starts]
+    counted = [len(mine[start : start + size]) for start in starts]
     classifier.eval()
-    sums = torch.zeros(3, dtype=torch.float64)
-    for batch in load(Pictures(source, transform), draws, workers):
-        logits = classifier(batch.pixels.to(accelerator.device)).double().cpu()
-        readable = torch.tensor([identity not in batch.problems for identity in batch.identities])
-        right = (logits.argmax(-1) == batch.labels) & readable
-        losses = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none")
-        sums += torch.stack([(losses * readable).sum(), right.sum().double(), torch.tensor(float(len(right)))])
+    sums, problems = torch.zeros(3, dtype=torch.float64), {}
+    pictures = Pictures(source, picture_transform(recipe.img_size, training=False))
+    for count, batch in zip(counted, load(pictures, draws, workers), strict=True):
+        logits = classifier(batch.pixels.to(accelerator.device)).double().cpu()[:count]
+        readable = torch.tensor([identity not in batch.problems for identity in batch.identities])[:count]
+        right = (logits.argmax(-1) == batch.labels[:count]) & readable
+        losses = torch.nn.functional.cross_entropy(logits, batch.labels[:count], reduction="none")
+        sums += torch.stack([(losses * readable).sum(), right.sum().double(), torch.tensor(float(count))])
+        problems |= {f"{source.name}: {identity}": problem for identity, problem in batch.problems.items()}
     loss, right, count = accelerator.reduce(sums.to(accelerator.device)).tolist()
-    return {"val_loss": loss / count, "val_accuracy": right / count}
+    problems = dict(gather_object(list(problems.items())))
+    return {"val_loss": loss / count, "val_accuracy": right / count}, problems
 
 
 def first_pictures(source: Source, size: int, count: int = 8) -> Tensor:
@@ -257,6 +310,31 @@ def first_pictures(source: Source, size: int, count: int = 8) -> Tensor:
 
 
 # Before the first step
+
+
+def check_processes(recipe: Recipe, settings: Settings, accelerator: Accelerator) -> None:
+    """A ValueError if these processes cannot share the work as they are told to."""
+    world, kind = accelerator.num_processes, accelerator.distributed_type
+    if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+        raise ValueError(f"accelerate is set up for {kind.value}: set it up for several devices only; --shard is FSDP2")
+    if recipe.batch % (world * recipe.accumulate):
+        raise ValueError(
+            f"a batch of {recipe.batch} cannot be shared by {world} processes in {recipe.accumulate} portions each: "
+            f"take a multiple of {world * recipe.accumulate}"
+        )
+    if settings.shard and world == 1:
+        raise ValueError("a model is sharded over several processes: start them with torchrun --nproc-per-node N")
+    if settings.shard and recipe.precision == "fp16":
+        raise ValueError("a sharded model is not trained in fp16, whose scaling does not know shards: take bf16")
+
+
+def open_split(data: str, split: str, recipe: Recipe) -> Source:
+    """The pictures to train on ("train") or to judge by ("val")."""
+    if recipe.left_out is not None:
+        return leave_out(open_source(data, "train"), recipe.left_out, split)
+    if recipe.hold_out:
+        return held_out_tenth(open_source(data, "train"), split)
+    return open_source(data, split)
 
 
 def check_classes(pictures: Source, held_out: Source) -> None:

@@ -1,14 +1,24 @@
 """What a person sees of a run: a bar in a terminal, a line an epoch elsewhere, and TensorBoard."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
+from torch.nn import functional
 
-from ..attention import inspect
+from ..attention import Attention, inspect
+
+
+class Views(NamedTuple):
+    """What the layers of a model make of a few pictures, by the names of the layers."""
+
+    sparsity: dict[str, float]  # share of exact zeros in the code, where there is one
+    energy: dict[str, Tensor]  # norm over channels of what the attention passes on: (batch, H, W)
 
 
 class Report:
@@ -50,8 +60,8 @@ class Report:
             said = f"loss {loss:.4f}, accuracy {100 * accuracy:.1f} %, {images_per_second:.0f} images/s"
             self.bar.update(self.task, completed=step, said=said)
 
-    def epoch(self, line: dict, times: dict, sparsity: dict[str, float]) -> None:
-        """The metrics of an epoch, how long it took, and the share of zeros in the code of each layer."""
+    def epoch(self, line: dict, times: dict, shown: Tensor, views: Views) -> None:
+        """The metrics of an epoch, how long it took, and what the layers make of the pictures shown."""
         said = (
             f"epoch {line['epoch']:.4g} of {self.epochs}, step {line['step']}: loss {line['loss']:.4f}, "
             f"accuracy {100 * line['accuracy']:.2f} %, validation loss {line['val_loss']:.4f}, "
@@ -63,10 +73,12 @@ class Report:
         else:
             self.console.print(said, highlight=False)
         if self.board is not None:
-            scalars = {**line, **times, **{f"zeros/{name}": share for name, share in sparsity.items()}}
+            scalars = {**line, **times, **{f"zeros/{name}": share for name, share in views.sparsity.items()}}
             for name, value in scalars.items():
                 if name != "step":
                     self.board.add_scalar(name, value, line["step"])
+            for name, energy in views.energy.items():
+                self.board.add_image(f"energy/{name}", draw_maps(shown.cpu(), energy.cpu()), line["step"])
             self.board.flush()
 
     def say(self, text: str) -> None:
@@ -80,8 +92,38 @@ class Report:
 
 
 @torch.no_grad()
-def sparsity_of(classifier: nn.Module, pixels: Tensor) -> dict[str, float]:
-    """The share of exact zeros in the code of each layer that has one, on a few pictures."""
-    with inspect(classifier.eval()) as layers:
-        classifier(pixels)
-    return {name: layer.sparsity.item() for name, layer in layers.items()}
+def look(classifier: nn.Module, pixels: Tensor) -> Views:
+    """Sparsity and energy of every attention on a few pictures.
+
+    The energy is that of the reconstruction, or of the output where nothing is reconstructed.
+    """
+    outputs = {}
+
+    def note(name: str) -> Callable:
+        def hook(layer: nn.Module, tokens: tuple, output: Tensor) -> None:
+            if output.ndim == 4:  # (batch, H, W, dim); such a layer calls itself once more on (batch, N, dim)
+                outputs[name] = output.float().norm(dim=-1)
+
+        return hook
+
+    attentions = {name: layer for name, layer in classifier.named_modules() if isinstance(layer, Attention)}
+    hooks = [layer.register_forward_hook(note(name)) for name, layer in attentions.items()]
+    try:
+        with inspect(classifier.eval()) as layers:
+            classifier(pixels)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    reconstructions = {
+        name: layer.reconstruction.norm(dim=(1, 3)).unflatten(-1, outputs[name].shape[1:])
+        for name, layer in layers.items()
+    }
+    return Views({name: layer.sparsity.item() for name, layer in layers.items()}, outputs | reconstructions)
+
+
+def draw_maps(pixels: Tensor, maps: Tensor) -> Tensor:
+    """Pictures (batch, 3, H, W) above their maps (batch, h, w), each from its least (black) to its most: one image."""
+    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    levels = ((maps - low) / (high - low).clamp_min(1e-12))[:, None]
+    levels = functional.interpolate(levels, size=pixels.shape[-2:], mode="nearest").expand_as(pixels)
+    return torch.cat([torch.cat(row.unbind(0), -1) for row in (pixels, levels)], -2)

@@ -1,0 +1,65 @@
+"""Parts of a source: what is held out of it, and domains of which one is left out."""
+
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+from .order import derive_seed
+from .sources import Source
+
+
+class Part(Source):
+    """Some pictures of a source, under their names there.
+
+    Args:
+        keep: identity -> whether it is one of them.
+        class_of: identity -> name of its class; else they are as in the source, all of them.
+    """
+
+    def __init__(
+        self, source: Source, name: str, keep: Callable[[str], bool], class_of: Callable[[str], str] | None = None
+    ):
+        self.source = source
+        self.indices = [index for index, identity in enumerate(source.identities) if keep(identity)]
+        identities = [source.identities[index] for index in self.indices]
+        if not identities:
+            raise ValueError(f"{name} is empty: there are {len(source)} pictures in all, of which none is chosen")
+        if class_of is None:
+            classes, labels = source.classes, [source.labels[index] for index in self.indices]
+        else:
+            classes = sorted({class_of(identity) for identity in source.identities})
+            labels = [classes.index(class_of(identity)) for identity in identities]
+        super().__init__(name, identities, classes, labels)
+
+    def read(self, index: int) -> bytes:
+        return self.source.read(self.indices[index])
+
+
+def held_out_tenth(source: Source, split: str) -> Part:
+    """Nine tenths of a source to train on, or the tenth that is held out ("val"): always the same pictures."""
+    return Part(source, f"{split} part of {source.name}", lambda identity: _is_held_out(identity) == (split == "val"))
+
+
+def leave_out(source: Source, domain: str, split: str) -> Part:
+    """Pictures stored as <domain>/<class>/<picture>, one domain of which is not trained on.
+
+    Args:
+        source: its classes are the domains.
+        domain: the one left out.
+        split: "train" for nine tenths of the others, "val" for the tenth held out of them, "test" for all of `domain`.
+    """
+    if domain not in source.classes:
+        raise ValueError(f"no domain {domain!r} in {source.name}: it has {', '.join(source.classes)}")
+    flat = [identity for identity in source.identities if len(PurePosixPath(identity).parts) < 3]
+    if flat:
+        raise ValueError(f"{source.name} has no domains: expected <domain>/<class>/<picture>, found {flat[0]}")
+
+    def keep(identity: str) -> bool:
+        if split == "test":
+            return PurePosixPath(identity).parts[0] == domain
+        return PurePosixPath(identity).parts[0] != domain and _is_held_out(identity) == (split == "val")
+
+    return Part(source, f"{split} part without {domain}", keep, lambda identity: PurePosixPath(identity).parts[1])
+
+
+def _is_held_out(identity: str) -> bool:
+    return derive_seed("held out", identity) % 10 == 0

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from torchvars.data import open_source
-from torchvars.data.pictures import decode
+from torchvars.data import Source, open_source
 from torchvars.data.sources import EXTENSIONS, SPLITS
 
 
@@ -137,7 +136,7 @@ def test_every_extension_is_a_picture_that_decodes(store):
     source = open_source(store(files | {"dog/1.gif": b"", "dog/1.json": b""}), "train")
     assert set(source.identities) == set(files)
     for index in range(len(source)):
-        assert decode(source.read(index)).size == (6, 5)
+        assert source.open(index).size == (6, 5)
 
 
 def test_a_split_that_is_not_there(store):
@@ -222,18 +221,24 @@ def test_a_tar_cut_off_after_it_was_opened_says_so(tmp_path):
 def test_grey_and_palette_pictures_decode_to_the_colours_they_show():
     grey = np.arange(30, dtype=np.uint8).reshape(5, 6) * 8
     expected = np.stack([grey] * 3, axis=-1)
-    np.testing.assert_array_equal(decode(_file(Image.fromarray(grey))), expected)
+    np.testing.assert_array_equal(opened(Image.fromarray(grey)), expected)
     alpha = Image.fromarray(np.stack([grey, np.full_like(grey, 7)], axis=-1), "LA")
-    np.testing.assert_array_equal(decode(_file(alpha)), expected)
+    np.testing.assert_array_equal(opened(alpha), expected)
 
     palette = np.random.default_rng(0).integers(0, 256, (4, 3), dtype=np.uint8)
     numbers = np.arange(30, dtype=np.uint8).reshape(5, 6) % 4
     image = Image.fromarray(numbers, "P")
     image.putpalette(palette.tobytes())
-    np.testing.assert_array_equal(decode(_file(image)), palette[numbers])
+    np.testing.assert_array_equal(opened(image), palette[numbers])
 
 
-def _file(image):
+def opened(image):
+    """The image as a source gives it that has only the file."""
     file = io.BytesIO()
     image.save(file, "PNG")
-    return file.getvalue()
+
+    class Only(Source):
+        def read(self, index):
+            return file.getvalue()
+
+    return Only("only", ["a/1.png"], ["a"], [0]).open(0)

@@ -9,6 +9,8 @@ from .. import __version__
 # that has TAKES_MORE gets what the parser does not know as a second argument, a call for help included.
 COMMANDS = {
     "benchmark": "time and memory of attentions and models, side by side",
+    "compare": "results of several models side by side",
+    "evaluate": "how robust a model is",
     "export": "write a model for another runtime",
     "list": "the names that can be built",
     "train": "train a model, or go on with a run",

@@ -1,7 +1,7 @@
 """Labelled pictures: where they are stored, in which order they come, and how they become tensors."""
 
 from .order import Draw, Order, derive_seed
-from .parts import held_out_tenth, leave_out
+from .parts import Part, held_out_tenth, leave_out
 from .pictures import Batch, Pictures, Sample, load
 from .sources import Source, absolute, open_source
 
@@ -9,6 +9,7 @@ __all__ = [
     "Batch",
     "Draw",
     "Order",
+    "Part",
     "Pictures",
     "Sample",
     "Source",

@@ -1,6 +1,5 @@
 """Stored pictures as tensors, ready to be batched."""
 
-import io
 import os
 import random
 import signal
@@ -61,7 +60,7 @@ class Pictures(Dataset):
         for offset in range(len(self.source)):
             index = (draw.index + offset) % len(self.source)
             try:
-                image = decode(self.source.read(index))
+                image = self.source.open(index)
             except UNREADABLE as error:
                 problem = problem or f"{type(error).__name__}: {error}"
                 continue
@@ -69,12 +68,6 @@ class Pictures(Dataset):
                 pixels = self.transform(image)
             return Sample(pixels, self.source.labels[index], self.source.identities[draw.index], problem)
         raise ValueError(f"no picture of {self.source.name} can be read: {problem}")
-
-
-def decode(content: bytes) -> Image.Image:
-    """The file of a picture, as an image in RGB."""
-    with Image.open(io.BytesIO(content)) as image:
-        return image.convert("RGB")
 
 
 class seeded:
@@ -93,6 +86,27 @@ class seeded:
         random.setstate(self.before[0])
         np.random.set_state(self.before[1])  # noqa: NPY002
         torch.set_rng_state(self.before[2])
+
+
+def centre(image: Image.Image, size: int) -> Image.Image:
+    """The clean protocol: the shorter side to 256 / 224 of the size, bicubic, and the middle of it.
+
+    A picture that has the size is left as it is.
+    """
+    if image.size == (size, size):
+        return image
+    shorter = round(size * 256 / 224)
+    longer = shorter * max(image.size) // min(image.size)
+    image = image.resize(
+        (shorter, longer) if image.width < image.height else (longer, shorter), Image.Resampling.BICUBIC
+    )
+    left, top = (round((side - size) / 2) for side in image.size)
+    return image.crop((left, top, left + size, top + size))
+
+
+def to_pixels(image: Image.Image) -> Tensor:
+    """An image in RGB -> (3, H, W) in [0, 1]."""
+    return torch.from_numpy(np.array(image)).movedim(-1, 0).float() / 255
 
 
 def collate(samples: list[Sample]) -> Batch:

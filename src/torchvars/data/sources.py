@@ -1,9 +1,12 @@
 """Labelled pictures as they are stored: what any store has to tell, folders, and tars read without unpacking."""
 
+import io
 import os
 import tarfile
 from abc import ABC, abstractmethod
 from pathlib import Path, PurePosixPath
+
+from PIL import Image
 
 EXTENSIONS = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "eval", "test")}
@@ -32,6 +35,11 @@ class Source(ABC):
     @abstractmethod
     def read(self, index: int) -> bytes:
         """The file of one picture."""
+
+    def open(self, index: int) -> Image.Image:
+        """One picture, in RGB."""
+        with Image.open(io.BytesIO(self.read(index))) as image:
+            return image.convert("RGB")
 
 
 class Folder(Source):

@@ -19,9 +19,16 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
     Args:
         model: normalised images -> logits. Its `pretrained_cfg`, where it has one, says the mean and deviation.
         mean, std: of each channel of the pictures it was trained on.
+        classes: what the logits stand for, where that is known: names of folders, such as n01440764.
     """
 
-    def __init__(self, model: nn.Module, mean: Sequence[float] | None = None, std: Sequence[float] | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        classes: Sequence[str] | None = None,
+    ):
         super().__init__()
         cfg = getattr(model, "pretrained_cfg", None) or {}
         self.model = model
@@ -29,6 +36,10 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
         std = tuple(std if std is not None else cfg.get("std", IMAGENET_STD))
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean and std need one positive deviation for each channel, got {mean} and {std}")
+        self.classes = None if classes is None else tuple(classes)
+        found = getattr(model, "num_classes", None)
+        if self.classes is not None and found not in (None, len(self.classes)):
+            raise ValueError(f"the model has {found} classes, but {len(self.classes)} were named")
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 

@@ -57,6 +57,7 @@ def save(
         "options": options,
         "mean": [round(value, 6) for value in classifier.mean.flatten().tolist()],
         "std": [round(value, 6) for value in classifier.std.flatten().tolist()],
+        **({} if classifier.classes is None else {"classes": list(classifier.classes)}),
         "layers": {
             name: {"strength": layer.strength, "solver": settings_of(layer.solver)}
             for name, layer in classifier.model.named_modules()
@@ -92,7 +93,8 @@ def load(folder: Path, **changed) -> Classifier:
             raise ValueError(f"{folder / CONFIG} does not fit the model: it has no layer {name} that reconstructs")
         layers[name].strength, layers[name].solver = settings["strength"], solver_from(settings["solver"])
     _load_whole(model, state, folder / WEIGHTS)
-    return Classifier(model, config["mean"], config["std"]).eval()
+    classes = None if "num_classes" in changed else config.get("classes")
+    return Classifier(model, config["mean"], config["std"], classes).eval()
 
 
 def resolve(name: str | Path, **options) -> Path:

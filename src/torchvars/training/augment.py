@@ -17,7 +17,7 @@ from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torchvision import transforms
 
-from ..data.pictures import seeded
+from ..data.pictures import centre, seeded, to_pixels
 
 CROPS = ("random resized", "pad")
 
@@ -60,7 +60,7 @@ def picture_transform(
     if crop not in CROPS:
         raise ValueError(f"crop must be one of {', '.join(map(repr, CROPS))}, got {crop!r}")
     if not training:
-        return transforms.Compose([partial(centre, size=size), transforms.ToTensor()])
+        return transforms.Compose([partial(centre, size=size), to_pixels])
     try:
         place, change, _ = create_transform(
             size,
@@ -103,18 +103,6 @@ def _repair(policy: Callable) -> None:
     for operation in operations:
         if operation.name.startswith("Posterize"):
             operation.aug_fn = posterize
-
-
-def centre(image: Image.Image, size: int) -> Image.Image:
-    """The clean protocol: the shorter side to 256 / 224 of the size, bicubic, and the middle of it.
-
-    A picture that has the size is left as it is.
-    """
-    if image.size == (size, size):
-        return image
-    shorter = round(size * 256 / 224)
-    resize = transforms.Resize(shorter, interpolation=transforms.InterpolationMode.BICUBIC)
-    return transforms.functional.center_crop(resize(image), size)
 
 
 def of_size(image: Image.Image, size: int) -> Image.Image:

@@ -361,6 +361,7 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
         classifier = Classifier(create(recipe.model, **options))
     else:
         classifier = stored.load(Path(recipe.initial), **options)
+    classifier.classes = tuple(pictures.classes)
     for layer in classifier.modules():
         if isinstance(layer, Reconstruction):
             for name in ("steps", "start"):

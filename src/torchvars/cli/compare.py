@@ -1,0 +1,36 @@
+"""Puts results of `torchvars evaluate` side by side, with the paper's rows where a model is one of them.
+
+For two models it prints whether the differences on the same pictures are more than chance.
+"""
+
+import argparse
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("results", type=Path, nargs="+", help="files written by torchvars evaluate")
+    parser.add_argument(
+        "--baseline", type=int, default=1, metavar="N", help="errors under corruption relative to the N-th file (1)"
+    )
+    parser.add_argument("--figures", type=Path, metavar="FOLDER", help="draw heat maps and curves into it")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    try:
+        from ..evaluation.compare import print_differences, print_table
+    except ModuleNotFoundError as error:
+        raise ValueError(f'comparing needs {error.name}: pip install "torchvars[eval]"') from error
+    from ..evaluation.results import Results
+
+    if not 1 <= arguments.baseline <= len(arguments.results):
+        raise ValueError(f"--baseline must be from 1 to {len(arguments.results)}, got {arguments.baseline}")
+    results = [Results.read(path) for path in arguments.results]
+    print_table(results, arguments.baseline - 1)
+    if len(results) == 2:
+        print_differences(*results)
+    if arguments.figures is not None:
+        from ..figures.robustness import draw_attacks, draw_corruptions
+
+        for draw, name in ((draw_corruptions, "corruptions.png"), (draw_attacks, "attacks.png")):
+            path = arguments.figures / name
+            print(path if draw(results, path) else f"no {name}: no file has the numbers for it")

@@ -1,0 +1,128 @@
+"""Says how robust a model is: clean, corrupted, attacked and other pictures, by one loop for all models.
+
+Results are kept in a file after each condition; the same command goes on where it was stopped, and other benchmarks can
+be added to the file. On several processes: torchrun --nproc-per-node N -m torchvars evaluate ...
+"""
+
+import argparse
+from fractions import Fraction
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        help="a name whose weights ship, a folder of weights or of a run, a checkpoint of the authors (.pth), "
+        "timm:NAME, or timm:NAME:FILE with weights from a file",
+    )
+    parser.add_argument(
+        "--benchmark",
+        default="clean",
+        metavar="NAME[,NAME]",
+        help="clean, corruptions, imagenet_c, imagenet_a, imagenet_r, imagenet_sketch, cifar10_c, pacs, pgd, fgsm, "
+        "square, autoattack (default: clean)",
+    )
+    parser.add_argument("--data", required=True, help="the pictures, as for torchvars train; of the benchmark's layout")
+    parser.add_argument("--output", type=Path, required=True, help="results file, JSON")
+    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
+    parser.add_argument("--batch", type=int, default=64, help="pictures at a time (default: 64)")
+    parser.add_argument("--workers", type=int, default=1, help="processes that read pictures (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="of corruptions and attacks (default: 0)")
+    parser.add_argument("--limit", type=int, metavar="N", help="use N of the pictures, always the same")
+    parser.add_argument("--partial", action="store_true", help="sum up although conditions or classes are missing")
+    group = parser.add_argument_group("corruptions")
+    group.add_argument("--corruptions", type=_names, metavar="NAME,NAME", help="default: the 15 and the 4 extra")
+    group.add_argument("--severities", type=_numbers, metavar="N,N", help="default: 1,2,3,4,5")
+    group.add_argument("--strengths", choices=["imagenet", "cifar"], help="default: the one nearer in size")
+    group.add_argument("--frost", type=Path, metavar="FOLDER", help="the published frost pictures (default: made up)")
+    group = parser.add_argument_group("attacks")
+    group.add_argument("--radii", type=_radii, metavar="R,R", help="such as 1/255,.5 (default: 1, 2, 4 and 8 of 255)")
+    group.add_argument("--norm", choices=["linf", "l2"], default="linf", help="default: linf")
+    group.add_argument("--attack-steps", type=_numbers, metavar="N,N", help="of pgd (default: 5)")
+    group.add_argument("--queries", type=int, help="of square (default: 200)")
+    group.add_argument("--transfer-from", metavar="MODEL", help="attack this model, and try the pictures on the other")
+    group = parser.add_argument_group("pacs")
+    group.add_argument("--left-out", metavar="DOMAIN", help="default: sketch")
+    group = parser.add_argument_group("how VARS layers solve", "on a trained model; its own settings unless given")
+    group.add_argument("--steps", type=int, help="of the solver")
+    group.add_argument("--strength", type=float, help="of the sparse penalty")
+    group.add_argument("--solver", help="a name of torchvars list solvers")
+    group.add_argument(
+        "--adapt",
+        type=float,
+        metavar="POWER",
+        help="let the strength follow what is left unexplained of a picture, as (share / that of clean pictures)^POWER",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    try:
+        from ..evaluation.benchmarks import BENCHMARKS, Options
+        from ..evaluation.run import evaluate, usual_rest
+        from ..evaluation.subjects import open_subject, set_solving
+    except ModuleNotFoundError as error:
+        raise ValueError(f'evaluation needs {error.name}: pip install "torchvars[eval]"') from error
+    from ..evaluation.adaptive import adapt
+    from ..evaluation.watch import watching
+
+    names = arguments.benchmark.split(",")
+    if strange := [name for name in names if name not in BENCHMARKS]:
+        raise ValueError(f"no benchmark named {strange[0]!r}: there are {', '.join(BENCHMARKS)}")
+    subject = open_subject(arguments.model, arguments.img_size)
+    solving = {name: getattr(arguments, name) for name in ("steps", "strength", "solver")}
+    solving = {name: value for name, value in solving.items() if value is not None}
+    if solving:
+        set_solving(subject, **solving)
+    if arguments.adapt is not None:
+        adapt(subject.classifier, usual_rest(subject, arguments.data), arguments.adapt)
+        solving["adapt"] = arguments.adapt
+    given = {
+        "corruptions": arguments.corruptions,
+        "severities": arguments.severities,
+        "strengths": arguments.strengths,
+        "frost": arguments.frost,
+        "radii": arguments.radii,
+        "norm": arguments.norm,
+        "attack_steps": arguments.attack_steps,
+        "queries": arguments.queries,
+        "left_out": arguments.left_out,
+        "limit": arguments.limit,
+        "transfer": None if arguments.transfer_from is None else open_subject(arguments.transfer_from, subject.size),
+    }
+    options = Options(
+        seed=arguments.seed,
+        partial=arguments.partial,
+        **{name: each for name, each in given.items() if each is not None},
+    )
+    benchmarks = [BENCHMARKS[name](arguments.data, subject, options) for name in names]
+    with watching() as watch:
+        results = evaluate(
+            subject,
+            benchmarks,
+            arguments.output,
+            solving=solving,
+            partial_ok=arguments.partial,
+            batch=arguments.batch,
+            workers=arguments.workers,
+            watch=watch,
+        )
+    import os
+
+    if os.environ.get("RANK", "0") != "0":
+        return
+    from ..evaluation.compare import print_summary
+
+    print_summary(results)
+    print(f"results: {arguments.output}")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _radii(text: str) -> tuple[float, ...]:
+    return tuple(float(Fraction(part)) for part in text.split(","))

@@ -1,0 +1,46 @@
+"""Pictures in NumPy arrays, as CIFAR-10-C comes."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from .sources import Source
+
+
+class Arrays(Source):
+    """Some pictures of a file of them; one goes by its number.
+
+    Args:
+        file: .npy of pictures (N, H, W, 3), 8 bit. It is read where it lies.
+        labels: of all of them.
+        first, count: which of them are meant.
+        classes: names of the labels.
+    """
+
+    def __init__(self, file: Path, labels: np.ndarray, first: int, count: int, classes: list[str]):
+        self.pictures, self.first = np.load(file, mmap_mode="r"), first
+        if self.pictures.ndim != 4 or self.pictures.shape[-1] != 3 or self.pictures.dtype != np.uint8:
+            raise ValueError(
+                f"{file} holds {self.pictures.dtype} of shape {self.pictures.shape}: expected pictures (N, H, W, 3) of "
+                "8 bit"
+            )
+        if len(self.pictures) < first + count or len(labels) < first + count:
+            raise ValueError(
+                f"{file} holds {len(self.pictures)} pictures and there are {len(labels)} labels: expected at least "
+                f"{first + count} of both"
+            )
+        chosen = labels[first : first + count].astype(int)
+        if chosen.min() < 0 or chosen.max() >= len(classes):
+            raise ValueError(f"labels are from {chosen.min()} to {chosen.max()}: expected from 0 to {len(classes) - 1}")
+        names = [str(index) for index in range(count)]
+        super().__init__(f"{file}[{first}:{first + count}]", names, classes, chosen.tolist())
+
+    def open(self, index: int) -> Image.Image:
+        return Image.fromarray(self.pictures[self.first + index])
+
+    def read(self, index: int) -> bytes:
+        file = io.BytesIO()
+        self.open(index).save(file, "PNG")
+        return file.getvalue()

@@ -1,0 +1,1 @@
+"""How robust a model is: benchmarks, corruptions, attacks, and numbers that can be trusted."""

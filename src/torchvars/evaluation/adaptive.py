@@ -1,0 +1,69 @@
+"""A strength that follows the noise in a picture, for models that are trained already."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import Reconstruction, inspect
+from ..sparse import Solver, SparseCoding
+
+
+class AdaptiveStrength(Solver):
+    """Solves twice: what the first code leaves unexplained tells how noisy the signal is, and sets the strength.
+
+        rest = |x - P u|^2 / |x|^2 for each picture and head
+        strength' = strength (rest / usual)^power, within a factor of `most`
+
+    Where a signal is explained as well as signals usually are, nothing changes.
+
+    Args:
+        solver: how to solve.
+        usual: rest of clean pictures in this layer: see `calibrate`.
+        power: how strongly the strength follows; 0 for not at all.
+        most: largest factor up and down.
+    """
+
+    def __init__(self, solver: Solver, usual: float, power: float = 1.0, most: float = 4.0):
+        super().__init__(steps=solver.steps, tolerance=solver.tolerance, start=solver.start)
+        self.solver, self.usual, self.power, self.most = solver, usual, power, most
+
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        return self.solver.iterates(self.adapted(problem))
+
+    def adapted(self, problem: SparseCoding) -> SparseCoding:
+        """The same problem with the strength that its signal calls for."""
+        rest = unexplained(problem, self.solver.solve(problem))[..., None, None]
+        factor = (rest / self.usual).clamp_min(1e-12).pow(self.power).clamp(1 / self.most, self.most)
+        return SparseCoding(problem.operator, problem.signal, problem.strength * factor, problem.threshold)
+
+
+def unexplained(problem: SparseCoding, code: Tensor) -> Tensor:
+    """The share of the energy of a signal (..., N, C) that a code does not explain: (...)."""
+    rest = problem.signal - problem.operator.synthesize(code)
+    return rest.square().sum((-2, -1)) / problem.signal.square().sum((-2, -1)).clamp_min(1e-12)
+
+
+@torch.no_grad()
+def calibrate(classifier: nn.Module, batches: Iterable[Tensor]) -> dict[str, float]:
+    """The usual rest of each VARS layer: a geometric mean over clean pictures (B, 3, H, W) and heads."""
+    sums: dict[str, float] = {}
+    count = 0
+    for pixels in batches:
+        with inspect(classifier) as layers:
+            classifier(pixels)
+        count += 1
+        for name, layer in layers.items():
+            rest = unexplained(layer.problem, layer.code).clamp_min(1e-12)
+            sums[name] = sums.get(name, 0.0) + float(rest.log().mean())
+    if not sums:
+        raise ValueError("no VARS layer ran: there is no strength to adapt")
+    return {name: math.exp(total / count) for name, total in sums.items()}
+
+
+def adapt(classifier: nn.Module, usual: dict[str, float], power: float = 1.0) -> None:
+    """Lets the strength of every VARS layer follow the noise, in place."""
+    for name, layer in classifier.named_modules():
+        if isinstance(layer, Reconstruction):
+            layer.solver = AdaptiveStrength(layer.solver, usual[name], power)

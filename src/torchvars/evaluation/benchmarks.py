@@ -1,0 +1,352 @@
+"""What a model is tried on: each benchmark is a list of conditions, and what is made of their outcomes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from ..data import Part, Source, derive_seed, leave_out, open_source
+from ..data.arrays import Arrays
+from ..data.sources import Folder
+from .attacks import ATTACKS, PGD, Attack, Square, Transferred
+from .chance import generators_of
+from .corruptions import EXTRA, PUBLISHED, corrupt
+from .metrics import bootstrap
+from .results import Figure, Outcome, key_of
+from .subjects import Subject
+
+SEVERITIES = (1, 2, 3, 4, 5)
+
+# Mean errors of AlexNet over the severities, to which the errors on ImageNet-C are put in relation.
+ALEXNET = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+Change = Callable[
+    [nn.Module, Tensor, Tensor, Sequence[str]], Tensor
+]  # classifier, pixels, labels, identities -> pixels
+
+
+class Condition(NamedTuple):
+    """The pictures once, changed in one way."""
+
+    name: str
+    severity: int | None
+    source: Source
+    change: Change | None = None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Conditions on the same pictures, and how they are summed up."""
+
+    name: str
+    protocol: str
+    conditions: list[Condition]
+    among_present: bool = False  # whether the answer is looked for among the classes of the pictures only
+    attacks: dict[str, Attack | Transferred] = field(default_factory=dict)  # condition -> attack
+    reference: Mapping[str, float] | None = None  # mean errors to which those of the corruptions are put in relation
+    missing: tuple[str, ...] = ()  # what should be there and is not
+
+
+@dataclass(frozen=True)
+class Options:
+    """What may be chosen of a benchmark."""
+
+    seed: int = 0
+    """Of everything that is left to chance."""
+    limit: int | None = None
+    """Use so many of the pictures, always the same."""
+    partial: bool = False
+    """Sum up although conditions or classes are missing."""
+    corruptions: tuple[str, ...] = PUBLISHED + EXTRA
+    """Which of them."""
+    severities: tuple[int, ...] = SEVERITIES
+    """Of the corruptions."""
+    strengths: str | None = None
+    """Of the corruptions: "imagenet" or "cifar"; else the one nearer in size."""
+    frost: Path | None = None
+    """Folder of the published frost pictures; else ice is made up."""
+    radii: tuple[float, ...] = (1 / 255, 2 / 255, 4 / 255, 8 / 255)
+    """Of attacks, with pixels in [0, 1]."""
+    norm: str = "linf"
+    """Of attacks: linf or l2."""
+    attack_steps: tuple[int, ...] = (5,)
+    """Of PGD; more than one number makes more conditions."""
+    queries: int = 200
+    """Of Square."""
+    transfer: Subject | None = None
+    """Attack this model instead, and try the pictures on the other."""
+    left_out: str = "sketch"
+    """Domain of PACS that was not trained on."""
+
+
+def clean(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Pictures as they are."""
+    source = limited(open_source(path, "val"), options.limit)
+    return Benchmark("clean", f"{centred(subject)}; top-1", [Condition("clean", None, source)])
+
+
+def corruptions(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Corruptions made on the fly."""
+    source = limited(open_source(path, "val"), options.limit)
+    strengths = options.strengths or ("imagenet" if subject.size > 85 else "cifar")
+
+    def change(name: str, severity: int) -> Change:
+        def corrupted(classifier: nn.Module, pixels: Tensor, labels: Tensor, identities: Sequence[str]) -> Tensor:
+            return corrupt(
+                pixels, name, severity, identities, seed=options.seed, strengths=strengths, frost=options.frost
+            )
+
+        return corrupted
+
+    conditions = [Condition("clean", None, source)]
+    for name in options.corruptions:
+        conditions += [Condition(name, severity, source, change(name, severity)) for severity in options.severities]
+    missing = [name for name in PUBLISHED if name not in options.corruptions]
+    missing += [f"severity {severity}" for severity in SEVERITIES if severity not in options.severities]
+    protocol = f"{centred(subject)}, then corrupted with the strengths for {strengths}, 8 bit, seed {options.seed}"
+    return Benchmark("corruptions", protocol, conditions, missing=tuple(missing))
+
+
+def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
+    """The published files, <corruption>/<severity>/<class>/<picture>."""
+    found, missing = {}, []
+    for name in options.corruptions:
+        for severity in options.severities:
+            folder = Path(path) / name / str(severity)
+            if folder.is_dir():
+                found[name, severity] = limited(Folder(folder), options.limit)
+            elif name in PUBLISHED:
+                missing.append(f"{name}/{severity}")
+    if not found:
+        raise ValueError(f"{path} holds nothing of ImageNet-C: expected folders <corruption>/<severity>/<class>")
+    first = next(iter(found.values()))
+    for (name, severity), source in found.items():
+        if source.identities != first.identities:
+            differing = sorted(set(source.identities) ^ set(first.identities))
+            raise ValueError(
+                f"{name}/{severity} has other pictures than the rest: {len(source)} for {len(first)}, "
+                f"such as {', '.join(differing[:3])}; copy it again, or leave it out with --corruptions"
+            )
+    conditions = [Condition(name, severity, source) for (name, severity), source in found.items()]
+    crop = "as stored" if subject.size == 224 else f"resized to {subject.size} pixels"
+    missing += missing_classes(first, "imagenet-1k")
+    return Benchmark(
+        "imagenet_c",
+        f"published files, {crop}; CE relative to AlexNet",
+        conditions,
+        reference=ALEXNET,
+        missing=tuple(missing),
+    )
+
+
+def cifar10_c(path: str, subject: Subject, options: Options) -> Benchmark:
+    """The published arrays, <corruption>.npy and labels.npy."""
+    folder, count = Path(path), 10_000
+    if not (folder / "labels.npy").exists():
+        raise ValueError(f"{path} holds nothing of CIFAR-10-C: expected labels.npy and <corruption>.npy")
+    labels = np.load(folder / "labels.npy")
+    count = len(labels) // len(SEVERITIES)
+    conditions = [
+        Condition(
+            name,
+            severity,
+            limited(Arrays(folder / f"{name}.npy", labels, (severity - 1) * count, count, CIFAR10), options.limit),
+        )
+        for name in options.corruptions
+        for severity in options.severities
+        if (folder / f"{name}.npy").exists()
+    ]
+    missing = [f"{name}.npy" for name in PUBLISHED if not (folder / f"{name}.npy").exists()]
+    if not conditions:
+        raise ValueError(f"{path} holds none of {', '.join(f'{name}.npy' for name in options.corruptions[:3])}, ...")
+    return Benchmark("cifar10_c", "published arrays, as stored", conditions, missing=tuple(missing))
+
+
+def imagenet_a(path: str, subject: Subject, options: Options) -> Benchmark:
+    return _of_200_classes("imagenet_a", "imagenet-a", path, subject, options)
+
+
+def imagenet_r(path: str, subject: Subject, options: Options) -> Benchmark:
+    return _of_200_classes("imagenet_r", "imagenet-r", path, subject, options)
+
+
+def _of_200_classes(name: str, subset: str, path: str, subject: Subject, options: Options) -> Benchmark:
+    source = limited(open_source(path, "val"), options.limit)
+    return Benchmark(
+        name,
+        f"{centred(subject)}; top-1 among the classes of the folders",
+        [Condition("clean", None, source)],
+        among_present=True,
+        missing=missing_classes(source, subset),
+    )
+
+
+def imagenet_sketch(path: str, subject: Subject, options: Options) -> Benchmark:
+    source = limited(open_source(path, "val"), options.limit)
+    protocol, missing = f"{centred(subject)}; top-1", missing_classes(source, "imagenet-1k")
+    return Benchmark("imagenet_sketch", protocol, [Condition("clean", None, source)], missing=missing)
+
+
+def pacs(path: str, subject: Subject, options: Options) -> Benchmark:
+    """The domain that was not trained on, all of it."""
+    source = limited(leave_out(open_source(path, "val"), options.left_out, "test"), options.limit)
+    return Benchmark("pacs", f"{centred(subject)}; top-1", [Condition(options.left_out, None, source)])
+
+
+def pgd(path: str, subject: Subject, options: Options) -> Benchmark:
+    attacks = [
+        PGD(radius, norm=options.norm, steps=steps) for steps in options.attack_steps for radius in options.radii
+    ]
+    return _attacked("pgd", attacks, path, subject, options)
+
+
+def fgsm(path: str, subject: Subject, options: Options) -> Benchmark:
+    attacks = [ATTACKS["fgsm"](radius, norm=options.norm) for radius in options.radii]
+    return _attacked("fgsm", attacks, path, subject, options)
+
+
+def square(path: str, subject: Subject, options: Options) -> Benchmark:
+    attacks = [Square(radius, norm=options.norm, queries=options.queries) for radius in options.radii]
+    return _attacked("square", attacks, path, subject, options)
+
+
+def autoattack(path: str, subject: Subject, options: Options) -> Benchmark:
+    attacks = [ATTACKS["autoattack"](radius, norm=options.norm) for radius in options.radii]
+    return _attacked("autoattack", attacks, path, subject, options)
+
+
+def _attacked(name: str, attacks: Iterable[Attack], path: str, subject: Subject, options: Options) -> Benchmark:
+    source = limited(open_source(path, "val"), options.limit)
+    if options.transfer is not None:
+        attacks = [Transferred(attack, options.transfer.classifier) for attack in attacks]
+        name = f"{name} of {options.transfer.name}"
+    named = {describe(attack): attack for attack in attacks}
+
+    def change(attack: Attack | Transferred) -> Change:
+        def attacked(classifier: nn.Module, pixels: Tensor, labels: Tensor, identities: Sequence[str]) -> Tensor:
+            return attack(classifier, pixels, labels, generators_of(identities, name, describe(attack), options.seed))
+
+        return attacked
+
+    conditions = [Condition("clean", None, source)]
+    conditions += [Condition(each, None, source, change(attack)) for each, attack in named.items()]
+    return Benchmark(name, f"{centred(subject)}; pixels in [0, 1], seed {options.seed}", conditions, attacks=named)
+
+
+BENCHMARKS: dict[str, Callable[[str, Subject, Options], Benchmark]] = {
+    benchmark.__name__: benchmark
+    for benchmark in (
+        clean,
+        corruptions,
+        imagenet_c,
+        imagenet_a,
+        imagenet_r,
+        imagenet_sketch,
+        cifar10_c,
+        pacs,
+        pgd,
+        fgsm,
+        square,
+        autoattack,
+    )
+}
+
+
+def describe(attack: Attack | Transferred) -> str:
+    """The ball of an attack, and how hard it tries: "linf 1/255, 5 steps"."""
+    rule = attack.attack if isinstance(attack, Transferred) else attack
+    fraction = Fraction(rule.radius * 255).limit_denominator(100)
+    exact = abs(float(fraction) / 255 - rule.radius) < 1e-9
+    said = f"{rule.norm} {fraction if fraction.denominator == 1 else float(fraction)}/255" if exact else None
+    effort = {"steps": "steps", "queries": "queries"}
+    more = "".join(f", {getattr(rule, field)} {word}" for field, word in effort.items() if hasattr(rule, field))
+    return (said or f"{rule.norm} {rule.radius:.4g}") + more
+
+
+def limited(source: Source, limit: int | None) -> Source:
+    """So many pictures of a source, drawn by their names: always the same, whatever else is there."""
+    if limit is None or limit >= len(source):
+        return source
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    chosen = set(sorted(source.identities, key=lambda identity: derive_seed("limited", identity))[:limit])
+    return Part(source, f"{limit} pictures of {source.name}", chosen.__contains__)
+
+
+def centred(subject: Subject) -> str:
+    return f"shorter side to {round(subject.size * 256 / 224)}, centre {subject.size} pixels"
+
+
+def missing_classes(source: Source, subset: str) -> tuple[str, ...]:
+    """Classes of a part of ImageNet that have no folder."""
+    from timm.data import ImageNetInfo
+
+    expected = ImageNetInfo(subset).label_names() if subset == "imagenet-1k" else _synsets(subset)
+    return tuple(f"class {name}" for name in expected if name not in source.classes)
+
+
+def _synsets(subset: str) -> list[str]:
+    """Timm ships the lists, but not as subsets of its own."""
+    import timm.data
+
+    file = Path(timm.data.__file__).parent / "_info" / f"{subset.replace('-', '_')}_synsets.txt"
+    return file.read_text().split()
+
+
+# What is made of the outcomes
+
+
+def summarize(benchmark: Benchmark, outcomes: Mapping[str, Outcome]) -> list[tuple[str, int | None, str, Figure]]:
+    """Rows without their model: condition, severity, metric, figure. Accuracies and errors are in percent."""
+    rows = []
+    for condition in benchmark.conditions:
+        outcome = outcomes[key_of(condition.name, condition.severity)]
+        rows += [(condition.name, condition.severity, metric, figure) for metric, figure in outcome.figures.items()]
+    by_name = {}
+    for condition in benchmark.conditions:
+        if condition.severity is not None:
+            by_name.setdefault(condition.name, []).append(outcomes[key_of(condition.name, condition.severity)])
+    errors = {name: np.stack([~outcome.right for outcome in found], 1).mean(1) for name, found in by_name.items()}
+    for name, error in errors.items():
+        rows.append((name, None, "accuracy", bootstrap(100 * (1 - error))))
+        if benchmark.reference and name in benchmark.reference:
+            rows.append((name, None, "CE", bootstrap(100 * error / benchmark.reference[name])))
+        if all("consistency" in outcome.figures for outcome in by_name[name]):
+            shares = [outcome.figures["consistency"][0] for outcome in by_name[name]]
+            rows.append((name, None, "consistency", (float(np.mean(shares)), None, None)))
+    published = [name for name in PUBLISHED if name in errors]
+    if published:
+        together = np.stack([errors[name] for name in published], 1)
+        mean = lambda means: means.mean(-1)  # noqa: E731
+        rows.append(("all", None, "accuracy", bootstrap(100 * (1 - together), mean)))
+        if benchmark.reference:
+            rows.append(("all", None, "mCE", bootstrap(100 * relative(errors, benchmark.reference, published), mean)))
+    return rows
+
+
+def relative(
+    errors: Mapping[str, np.ndarray], reference: Mapping[str, float], names: Sequence[str] = PUBLISHED
+) -> np.ndarray:
+    """Errors of corruptions (N,), each divided by that of a reference: (N, corruptions). Their mean is the mCE."""
+    return np.stack([np.asarray(errors[name]) / reference[name] for name in names], -1)

@@ -1,0 +1,168 @@
+"""Results side by side: tables, and whether a difference is more than chance."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from .corruptions import PUBLISHED
+from .metrics import bootstrap, sign_test
+from .paper import PAPER
+from .results import Results, Row
+
+# The one number of a benchmark by which models are compared; of others, each condition's accuracy.
+SUMS = {"imagenet_c": "mCE", "corruptions": "accuracy", "cifar10_c": "accuracy"}
+
+
+class Difference(NamedTuple):
+    """The second model less the first, on the same pictures."""
+
+    benchmark: str
+    condition: str
+    metric: str
+    value: float
+    low: float  # 95 % interval
+    high: float
+    p: float | None  # that both are as often right, where a picture is right or wrong
+
+
+def lines_of(results: Sequence[Results]) -> list[tuple[str, str, str]]:
+    """Benchmark, condition and metric of every line of a table of these results."""
+    lines = []
+    for result in results:
+        for row in result.rows:
+            summed = SUMS.get(row.benchmark)
+            if row.benchmark in SUMS and row.condition == "clean":
+                wanted = row.metric == "accuracy"
+            elif summed is not None:
+                wanted = row.condition == "all" and row.metric in (summed, "accuracy")
+            else:
+                wanted = row.metric in ("accuracy", "calibration error") and not row.condition.startswith("class ")
+                wanted &= row.metric == "accuracy" or row.benchmark == "clean"
+            line = (row.benchmark, row.condition, row.metric)
+            if wanted and line not in lines:
+                lines.append(line)
+    return lines
+
+
+def relative_error(result: Results, baseline: Results) -> tuple[float, float, float] | None:
+    """Error under each of the 15 corruptions over that of a baseline, their mean in percent, with its interval.
+
+    None if one of the two lacks a corruption, or they saw other pictures.
+    """
+    mine, others = corruption_errors(result), corruption_errors(baseline)
+    if mine is None or others is None or result.pictures["corruptions"] != baseline.pictures["corruptions"]:
+        return None
+    both = np.concatenate([mine, others], 1)
+    count = mine.shape[1]
+
+    def statistic(means: np.ndarray) -> np.ndarray:
+        return 100 * (means[..., :count] / np.maximum(means[..., count:], 1e-12)).mean(-1)
+
+    return bootstrap(both, statistic)
+
+
+def corruption_errors(result: Results) -> np.ndarray | None:
+    """Share of severities at which each picture was not recognised under each of the 15: (pictures, 15)."""
+    outcomes = result.outcomes.get("corruptions", {})
+    keys = [[f"{name} {severity}" for severity in range(1, 6)] for name in PUBLISHED]
+    if any(key not in outcomes for several in keys for key in several):
+        return None
+    return np.stack([np.stack([~outcomes[key].right for key in several], 1).mean(1) for several in keys], 1)
+
+
+def differences(first: Results, second: Results) -> list[Difference]:
+    """Every number that both have on the same pictures."""
+    found = []
+    for benchmark, outcomes in first.outcomes.items():
+        others = second.outcomes.get(benchmark, {})
+        if first.pictures[benchmark] != second.pictures.get(benchmark):
+            continue
+        for condition, outcome in outcomes.items():
+            if condition in others:
+                right, other = outcome.right, others[condition].right
+                gained = bootstrap(100.0 * (other.astype(float) - right))
+                found.append(Difference(benchmark, condition, "accuracy", *gained, sign_test(right, other)))
+        errors, other_errors = (corruption_errors(each) for each in (first, second))
+        if benchmark == "corruptions" and errors is not None and other_errors is not None:
+            gained = bootstrap(100 * (errors - other_errors).mean(1))
+            found.append(Difference(benchmark, "all", "accuracy", *gained, None))
+    return found
+
+
+def print_summary(result: Results) -> None:
+    print_table([result])
+
+
+def print_table(results: Sequence[Results], baseline: int = 0, console: Console | None = None) -> None:
+    """The numbers of several models side by side, with the paper's where a model is one of its rows."""
+    console = console or wide_console()
+    names = [result.model["name"] for result in results]
+    papers = {name: PAPER[name] for name in names if name in PAPER}
+    papers = {
+        name: paper
+        for name, paper in papers.items()
+        if any(paper_figure(paper, results, *line) for line in lines_of(results))
+    }
+    table = Table(title="accuracy in percent and its 95 % interval over pictures, unless said otherwise")
+    for title in ("benchmark", "condition", "metric", *names, *(f"paper: {each['name']}" for each in papers.values())):
+        table.add_column(title)
+    for benchmark, condition, metric in lines_of(results):
+        cells = [show(result.value(benchmark, metric, condition)) for result in results]
+        theirs = [paper_figure(each, results, benchmark, condition, metric) for each in papers.values()]
+        table.add_row(benchmark, condition, metric, *cells, *theirs)
+    relatives = [relative_error(result, results[baseline]) for result in results]
+    if len(results) > 1 and any(relatives):
+        cells = [f"{each[0]:.1f} ({each[1]:.1f} to {each[2]:.1f})" if each else "" for each in relatives]
+        table.add_row("corruptions", "all", f"CE, {names[baseline]} = 100", *cells, *[""] * len(papers))
+    console.print(table)
+    for name, result in zip(names, results, strict=True):
+        for warning in result.warnings:
+            console.print(f"warning, {name}: {warning}", highlight=False, style="yellow")
+        if result.unreadable:
+            one = next(iter(result.unreadable))
+            said = f"{len(result.unreadable)} pictures could not be read and count as not recognised, such as {one}"
+            console.print(f"warning, {name}: {said}", highlight=False, style="yellow")
+
+
+def paper_figure(paper: dict, results: Sequence[Results], benchmark: str, condition: str, metric: str) -> str:
+    """The paper's figure for a line of the table, if the pictures are the paper's: all the classes it had."""
+    its_own = {"imagenet_c": ("all", "mCE"), "pgd": ("linf 1/255, 5 steps", "accuracy")}
+    if benchmark not in paper or (condition, metric) != its_own.get(benchmark, ("clean", "accuracy")):
+        return ""
+    classes = 200 if benchmark in ("imagenet_a", "imagenet_r") else 1000
+    whole = all(result.asked.get(benchmark, {}).get("classes") in (None, classes) for result in results)
+    return str(paper[benchmark]) if whole else ""
+
+
+def print_differences(first: Results, second: Results, console: Console | None = None) -> None:
+    """Whether the second model is better than the first on the same pictures, or only seems so."""
+    console = console or wide_console()
+    found = differences(first, second)
+    names = first.model["name"], second.model["name"]
+    if not found:
+        console.print(f"{names[0]} and {names[1]} have no pictures in common: nothing can be paired")
+        return
+    table = Table(title=f"{names[1]} less {names[0]}, on the same pictures: points, 95 % interval, p of McNemar's test")
+    for title in ("benchmark", "condition", "difference", "p"):
+        table.add_column(title)
+    shown = [each for each in found if each.benchmark != "corruptions" or each.condition in ("all", "clean")]
+    for each in shown:
+        p = "" if each.p is None else f"{each.p:.2g}"
+        table.add_row(each.benchmark, each.condition, f"{each.value:+.2f} ({each.low:+.2f} to {each.high:+.2f})", p)
+    console.print(table)
+
+
+def wide_console() -> Console:
+    """As wide as the terminal; where there is none, wide enough for a table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def show(row: Row | None) -> str:
+    if row is None:
+        return ""
+    interval = "" if row.low is None else f" ({row.low:.1f} to {row.high:.1f})"
+    return f"{row.value:.1f}{interval}"

@@ -1,0 +1,23 @@
+"""The paper's main table: ImageNet-1K at 224 pixels."""
+
+# Model, by its name here or in timm -> its name there, and the benchmark's figure: IN-C is mCE, the rest top-1.
+BENCHMARKS = ("clean", "imagenet_c", "imagenet_r", "imagenet_sketch", "pgd", "imagenet_a")
+PAPER = {
+    name: {"name": said, **dict(zip(BENCHMARKS, figures, strict=True))}
+    for name, said, *figures in (
+        ("timm:deit_tiny_patch16_224", "DeiT", 72.2, 71.1, 32.6, 20.2, 6.2, 7.3),
+        ("deit_tiny_performer", "DeiT*", 74.7, 67.0, 34.5, 21.7, 11.9, 9.4),
+        ("deit_tiny_vars_s", "DeiT* VARS-S", 73.7, 69.8, 36.8, 24.8, 10.8, 4.9),
+        ("deit_tiny_vars_d", "DeiT* VARS-D", 75.6, 64.9, 39.6, 27.5, 13.7, 10.2),
+        ("deit_tiny_vars_sd", "DeiT* VARS-SD", 76.5, 62.5, 40.2, 27.5, 13.4, 11.5),
+        ("gfnet_tiny_global_filter", "GFNet-Ti*", 74.6, 65.9, 40.4, 27.0, 7.6, 6.3),
+        ("gfnet_tiny_vars_s", "GFNet-Ti* VARS-S", 74.1, 63.5, 40.8, 28.6, 9.5, 5.8),
+        ("gfnet_tiny_vars_d", "GFNet-Ti* VARS-D", 77.8, 58.6, 41.2, 29.0, 15.9, 12.6),
+        ("gfnet_tiny_vars_sd", "GFNet-Ti* VARS-SD", 78.2, 57.4, 41.0, 29.5, 16.2, 13.0),
+        ("rvt_tiny_softmax", "RVT", 78.4, 58.2, 43.7, 30.0, 11.7, 13.3),
+        ("rvt_tiny_performer", "RVT*", 77.6, 60.4, 41.7, 28.7, 11.1, 11.1),
+        ("rvt_tiny_vars_s", "RVT* VARS-S", 76.8, 61.8, 43.2, 30.1, 7.6, 9.1),
+        ("rvt_tiny_vars_d", "RVT* VARS-D", 78.2, 58.7, 42.0, 29.8, 11.7, 12.4),
+        ("rvt_tiny_vars_sd", "RVT* VARS-SD", 78.4, 58.3, 42.5, 30.5, 11.4, 13.4),
+    )
+}

@@ -1,0 +1,33 @@
+"""Processes that share an evaluation."""
+
+import os
+
+import torch
+from torch import distributed
+
+
+class Processes:
+    """This process among those started together by torchrun or accelerate; alone if it was started by itself."""
+
+    def __init__(self):
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.device = torch.device("cpu")
+        if torch.accelerator.is_available():
+            number = int(os.environ.get("LOCAL_RANK", "0"))
+            torch.accelerator.set_device_index(number)
+            self.device = torch.device(torch.accelerator.current_accelerator().type, number)
+        if self.world > 1 and not distributed.is_initialized():
+            distributed.init_process_group("gloo")  # what is gathered are short lists, on the CPU
+
+    def gather(self, mine: list) -> list:
+        """What every process has, one after the other."""
+        if self.world == 1:
+            return mine
+        found = [None] * self.world
+        distributed.all_gather_object(found, mine)
+        return [each for part in found for each in part]
+
+    def wait(self) -> None:
+        if self.world > 1:
+            distributed.barrier()

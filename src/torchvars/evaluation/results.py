@@ -1,0 +1,158 @@
+"""Numbers, and all that they need to be believed: rows, and the file that keeps them."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+
+from ..models.weights import write_whole
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number and all that it needs to be believed."""
+
+    model: str
+    benchmark: str
+    condition: str  # "gaussian_noise", "linf 1/255", "class n01440764", or "all" for an aggregate
+    severity: int | None  # None where there is none, or for all of them
+    metric: str
+    value: float
+    low: float | None  # ends of the 95 % interval, where there is one
+    high: float | None
+    images: int
+    protocol: str
+
+
+Figure = tuple[float, float | None, float | None]  # a value and the ends of its 95 % interval, where it has one
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of the pictures in one condition, in their order.
+
+    A picture that could not be read is in it, as one that was not recognised.
+    """
+
+    right: np.ndarray  # (N,) bool: whether each was recognised
+    named: np.ndarray | None  # (N,) the class named, -1 for none; kept for clean pictures only
+    figures: dict[str, Figure]  # by metric
+
+    def to_json(self) -> dict:
+        content = {"images": len(self.right), "right": np.packbits(self.right).tobytes().hex(), "figures": self.figures}
+        return content if self.named is None else {**content, "named": self.named.tolist()}
+
+    @classmethod
+    def from_json(cls, content: dict) -> "Outcome":
+        right = np.unpackbits(np.frombuffer(bytes.fromhex(content["right"]), np.uint8), count=content["images"])
+        named = np.array(content["named"], dtype=int) if "named" in content else None
+        figures = {metric: tuple(figure) for metric, figure in content["figures"].items()}
+        return cls(right.astype(bool), named, figures)
+
+
+@dataclass
+class Results:
+    """An evaluation of one model: what was asked, what came out for each picture, and the rows made of it.
+
+    Attributes:
+        model: its name, where it came from, and the hash of its weights.
+        asked: benchmark -> everything that decides its numbers; an evaluation is only gone on with if this is the same.
+        outcomes: benchmark -> `key_of` a condition -> outcome of its pictures.
+        pictures: benchmark -> identities of its pictures, in the order of the outcomes.
+        unreadable: pictures that could not be read, and why.
+        warnings: what a reader of the numbers should know.
+    """
+
+    model: dict
+    asked: dict[str, dict] = field(default_factory=dict)
+    outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    pictures: dict[str, list[str]] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    environment: dict = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """The whole file, or the one that was there before."""
+        content = {
+            "torchvars_results": 1,
+            "model": self.model,
+            "environment": self.environment,
+            "asked": self.asked,
+            "warnings": self.warnings,
+            "unreadable": self.unreadable,
+            "rows": [asdict(row) for row in self.rows],
+            "pictures": self.pictures,
+            "outcomes": {
+                benchmark: {key: outcome.to_json() for key, outcome in outcomes.items()}
+                for benchmark, outcomes in self.outcomes.items()
+            },
+        }
+        # One row a line, so that the file can be read and compared by lines too.
+        text = "{\n" + ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in content.items()) + "\n}\n"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda aside: aside.write_text(text))
+
+    @classmethod
+    def read(cls, path: Path) -> "Results":
+        """A ValueError if the file is none of ours."""
+        try:
+            content = json.loads(Path(path).read_text())
+            if content.get("torchvars_results") != 1:
+                raise ValueError("it has no torchvars_results")
+            return cls(
+                content["model"],
+                content["asked"],
+                {
+                    benchmark: {key: Outcome.from_json(outcome) for key, outcome in outcomes.items()}
+                    for benchmark, outcomes in content["outcomes"].items()
+                },
+                content["pictures"],
+                [Row(**{each.name: row[each.name] for each in fields(Row)}) for row in content["rows"]],
+                content["unreadable"],
+                content["warnings"],
+                content["environment"],
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} holds no results of torchvars evaluate: {error!r}") from error
+
+    def value(self, benchmark: str, metric: str, condition: str = "all", severity: int | None = None) -> Row | None:
+        """The row, or None."""
+        wanted = (benchmark, metric, condition, severity)
+        return next((r for r in self.rows if (r.benchmark, r.metric, r.condition, r.severity) == wanted), None)
+
+
+def key_of(condition: str, severity: int | None) -> str:
+    """What an outcome is kept under."""
+    return condition if severity is None else f"{condition} {severity}"
+
+
+def environment() -> dict[str, str]:
+    """Versions that numbers may depend on."""
+    import timm
+    import torch
+
+    from .. import __version__
+
+    return {
+        "torchvars": __version__,
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+
+
+def digest_of(names: Sequence[str]) -> str:
+    """A hash of the pictures of a benchmark."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
+def _lines(value: Mapping | Sequence | str | int) -> str:
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(json.dumps(each) for each in value) + "\n]"
+    return json.dumps(value)

@@ -1,0 +1,303 @@
+"""One loop for every model and every benchmark."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..data import Draw, Pictures, Source, load, open_source
+from ..data.pictures import centre, to_pixels
+from .adaptive import calibrate
+from .attacks import masking_signs, zero_gradients
+from .benchmarks import Benchmark, Condition, limited, summarize
+from .metrics import bootstrap, calibration_error
+from .processes import Processes
+from .results import Outcome, Results, Row, digest_of, environment, key_of
+from .subjects import Subject
+
+Watch = Callable[[str, str, int, int, float], None]  # benchmark, condition, pictures done and in all, share right
+
+
+class Answer(NamedTuple):
+    """What a model said of one picture."""
+
+    index: int
+    right: bool
+    named: int  # the class it named, -1 if the picture could not be read
+    confidence: float
+    loss: float
+
+
+class Among(nn.Module):
+    """A classifier that is asked about some of its classes only."""
+
+    def __init__(self, classifier: nn.Module, columns: Sequence[int]):
+        super().__init__()
+        self.classifier = classifier
+        self.register_buffer("columns", torch.tensor(columns), persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.classifier(pixels)[:, self.columns]
+
+
+def evaluate(
+    subject: Subject,
+    benchmarks: Sequence[Benchmark],
+    output: Path,
+    *,
+    solving: dict | None = None,
+    partial_ok: bool = False,
+    batch: int = 64,
+    workers: int = 1,
+    watch: Watch | None = None,
+) -> Results:
+    """Tries a model on benchmarks, and keeps what comes out in a file.
+
+    The file is written after each condition. What it holds already, of the same model asked in the same way, is not
+    tried again. On several processes each takes every n-th batch; the batches, and so the numbers, are those of one.
+
+    Args:
+        solving: how VARS layers were told to solve, if they were told; goes into the file.
+        partial_ok: whether to sum up although something is missing.
+        watch: called with the progress.
+
+    Raises:
+        ValueError: the file is of another model or of other settings; something is missing; the model knows other
+            classes than the pictures have.
+    """
+    processes = Processes()
+    for benchmark in benchmarks:
+        check_missing(benchmark, partial_ok)
+    results = open_results(output, {**subject.describe(), "solving": solving or {}})
+    classifier = subject.classifier.to(processes.device).eval()
+    attacked, flat = {}, 0.0
+    for benchmark in benchmarks:
+        source = benchmark.conditions[0].source
+        columns, labels = match_classes(subject, source, benchmark.among_present)
+        judge = classifier if columns is None else Among(classifier, columns)
+        take_up(results, benchmark, source)
+        outcomes = results.outcomes.setdefault(benchmark.name, {})
+        for condition in benchmark.conditions:
+            key = key_of(condition.name, condition.severity)
+            if key not in outcomes and condition.change is None and condition.name == "clean":
+                outcomes |= known_clean(results, benchmark, source)
+            if key in outcomes:
+                continue
+            said = partial(watch, benchmark.name, key) if watch is not None and processes.rank == 0 else None
+            answers, problems = answer(judge, condition, subject.size, labels, processes, batch, workers, said)
+            outcomes[key] = judged(answers, outcomes.get("clean"), keep_named=key == "clean")
+            results.unreadable |= problems
+            if processes.rank == 0:
+                results.write(output)
+        results.rows = [row for row in results.rows if row.benchmark != benchmark.name]
+        results.rows += rows_of(subject.name, benchmark, outcomes, source)
+        if benchmark.attacks and not attacked:
+            flat = measure_flatness(judge, benchmark.conditions[0], subject.size, labels, processes.device)
+        if benchmark.attacks:
+            attacked |= {attack: float(outcomes[name].right.mean()) for name, attack in benchmark.attacks.items()}
+        if processes.rank == 0:
+            results.write(output)
+    if attacked:
+        results.warnings = masking_signs(attacked, len(source), zero_gradients=flat, floor=1 / len(source.classes))
+        if processes.rank == 0:
+            results.write(output)
+    processes.wait()
+    return results
+
+
+def known_clean(results: Results, benchmark: Benchmark, source: Source) -> dict[str, Outcome]:
+    """The outcome on the same pictures as they are, if another benchmark has it."""
+    if benchmark.among_present:
+        return {}
+    for name, outcomes in results.outcomes.items():
+        if name != benchmark.name and results.pictures.get(name) == source.identities and "clean" in outcomes:
+            asked = results.asked[name]
+            if not asked["among_present"] and asked["data"] == source.name:
+                return {"clean": outcomes["clean"]}
+    return {}
+
+
+def answer(
+    judge: nn.Module,
+    condition: Condition,
+    size: int,
+    labels: Sequence[int],
+    processes: Processes,
+    batch: int,
+    workers: int,
+    watch: Callable[[int, int, float], None] | None,
+) -> tuple[list[Answer], dict[str, str]]:
+    """What a model says of each picture of a condition, in order, and the pictures that could not be read."""
+    source = condition.source
+    starts = range(0, len(source), batch)[processes.rank :: processes.world]
+    draws = [[Draw(index, 0) for index in range(first, min(first + batch, len(source)))] for first in starts]
+    answers, problems, right = [], {}, 0
+    for indices, pictures in zip(draws, load(pictures_of(source, size), draws, workers), strict=True):
+        pixels = pictures.pixels.to(processes.device)
+        targets = torch.tensor([labels[draw.index] for draw in indices], device=processes.device)
+        if condition.change is not None:
+            pixels = condition.change(judge, pixels, targets, pictures.identities)
+        with torch.no_grad():
+            chances = judge(pixels).double().log_softmax(-1).cpu()
+        confidence, named = chances.max(-1)
+        for number, draw in enumerate(indices):
+            label, broken = labels[draw.index], pictures.identities[number] in pictures.problems
+            found = -1 if broken else int(named[number])
+            answers.append(
+                Answer(
+                    draw.index,
+                    found == label,
+                    found,
+                    float(confidence[number].exp()),
+                    -float(chances[number, label]),
+                )
+            )
+            right += found == label
+        problems |= {f"{source.name}: {identity}": problem for identity, problem in pictures.problems.items()}
+        if watch is not None:
+            watch(len(answers) * processes.world, len(source), right / len(answers))
+    return sorted(processes.gather(answers)), dict(processes.gather(list(problems.items())))
+
+
+def judged(answers: Sequence[Answer], clean: Outcome | None, *, keep_named: bool) -> Outcome:
+    """The outcome of a condition: accuracy in percent, loss, calibration error, consistency with clean pictures."""
+    right, named = np.array([each.right for each in answers]), np.array([each.named for each in answers])
+    readable = named >= 0
+    figures = {"accuracy": bootstrap(100.0 * right)}
+    if readable.any():
+        confidence = np.array([each.confidence for each in answers])[readable]
+        figures["loss"] = bootstrap(np.array([each.loss for each in answers])[readable])
+        figures["calibration error"] = (100 * calibration_error(confidence, right[readable]), None, None)
+    if clean is not None and clean.named is not None:
+        figures["consistency"] = bootstrap(100.0 * (named == clean.named))
+    return Outcome(right, named if keep_named else None, figures)
+
+
+def rows_of(model: str, benchmark: Benchmark, outcomes: dict[str, Outcome], source: Source) -> list[Row]:
+    """All rows of a benchmark, its classes included."""
+    protocol = benchmark.protocol
+    if benchmark.missing:
+        protocol += f"; partial, without {len(benchmark.missing)} of its conditions or classes"
+    count = len(source)
+    rows = [
+        Row(model, benchmark.name, condition, severity, metric, *figure, count, protocol)
+        for condition, severity, metric, figure in summarize(benchmark, outcomes)
+    ]
+    tried = [outcomes[key_of(each.name, each.severity)].right for each in benchmark.conditions if each.change]
+    right = np.stack(tried or [outcomes[key_of(each.name, each.severity)].right for each in benchmark.conditions], 1)
+    labels = np.array(source.labels)
+    for number, name in enumerate(source.classes):
+        mine = right[labels == number].mean(1)
+        if len(mine):
+            figure = bootstrap(100 * mine)
+            rows.append(Row(model, benchmark.name, f"class {name}", None, "accuracy", *figure, len(mine), protocol))
+    return rows
+
+
+def pictures_of(source: Source, size: int) -> Pictures:
+    return Pictures(source, partial(_centred_pixels, size=size))
+
+
+def _centred_pixels(image, size: int) -> Tensor:
+    return to_pixels(centre(image, size))
+
+
+# Before anything is tried
+
+
+def open_results(output: Path, model: dict) -> Results:
+    """The results of a file that is gone on with, or new ones."""
+    if not output.exists():
+        if output.parent.exists() and not output.parent.is_dir():
+            raise ValueError(f"{output.parent} is a file: give --output a path in a folder")
+        return Results(model, environment=environment())
+    results = Results.read(output)
+    if results.model != model:
+        told = [
+            f"{name} {results.model.get(name)}, now {model[name]}"
+            for name in model
+            if results.model.get(name) != model[name]
+        ]
+        raise ValueError(f"{output} holds results of another model ({'; '.join(told)}): give another file")
+    return results
+
+
+def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
+    """Notes what is asked, or checks that it is what was asked before."""
+    keys = [key_of(condition.name, condition.severity) for condition in benchmark.conditions]
+    asked = {
+        "protocol": benchmark.protocol,
+        "data": source.name,
+        "pictures": digest_of(source.identities),
+        "images": len(source),
+        "classes": len(source.classes),
+        "among_present": benchmark.among_present,
+    }
+    before = results.asked.get(benchmark.name)
+    if before is not None and {name: before[name] for name in asked} != asked:
+        told = [name for name in asked if before[name] != asked[name]]
+        raise ValueError(
+            f"the file holds {benchmark.name} with other settings: "
+            f"{'; '.join(f'{name} {before[name]!r}, now {asked[name]!r}' for name in told)}; give another file"
+        )
+    results.asked[benchmark.name] = {**asked, "conditions": keys}
+    results.pictures[benchmark.name] = list(source.identities)
+
+
+def check_missing(benchmark: Benchmark, partial_ok: bool) -> None:
+    if benchmark.missing and not partial_ok:
+        shown = ", ".join(benchmark.missing[:8]) + (", ..." if len(benchmark.missing) > 8 else "")
+        raise ValueError(
+            f"{benchmark.name} is not complete, {len(benchmark.missing)} missing: {shown}. Sums over the rest mean "
+            "something else; --partial makes them all the same, and says so in each row"
+        )
+
+
+def match_classes(subject: Subject, source: Source, among_present: bool) -> tuple[list[int] | None, list[int]]:
+    """Which logits to look at (None for all), and for each picture the one among these that is right.
+
+    Raises:
+        ValueError: the model knows other classes.
+    """
+    known = subject.classes
+    outputs = getattr(getattr(subject.classifier, "model", None), "num_classes", None)
+    if known is None:
+        if outputs is not None and outputs != len(source.classes):
+            raise ValueError(
+                f"{subject.name} has {outputs} classes whose names are not known, {source.name} has "
+                f"{len(source.classes)}: they cannot be matched"
+            )
+        return None, list(source.labels)
+    strange = [name for name in source.classes if name not in known]
+    if strange:
+        raise ValueError(
+            f"{subject.name} does not know {len(strange)} of the {len(source.classes)} classes of {source.name}: "
+            f"{', '.join(strange[:5])}; it knows {', '.join(known[:5])}, ..."
+        )
+    column = {name: number for number, name in enumerate(known)}
+    if among_present:
+        return [column[name] for name in source.classes], list(source.labels)
+    return None, [column[source.classes[label]] for label in source.labels]
+
+
+def measure_flatness(
+    judge: nn.Module, condition: Condition, size: int, labels: Sequence[int], device: torch.device, count: int = 64
+) -> float:
+    """The share of some pictures whose loss has a gradient of exactly zero."""
+    draws = [Draw(index, 0) for index in range(min(count, len(condition.source)))]
+    (pictures,) = load(pictures_of(condition.source, size), [draws])
+    targets = torch.tensor([labels[draw.index] for draw in draws], device=device)
+    return float(zero_gradients(judge, pictures.pixels.to(device), targets).float().mean())
+
+
+def usual_rest(subject: Subject, data: str, count: int = 64) -> dict[str, float]:
+    """What VARS layers leave unexplained of clean pictures, for a strength that adapts: see `adaptive.calibrate`."""
+    source = limited(open_source(data, "val"), count)
+    draws = [[Draw(index, 0) for index in range(len(source))]]
+    return calibrate(
+        subject.classifier, (pictures.pixels for pictures in load(pictures_of(source, subject.size), draws))
+    )

@@ -1,0 +1,103 @@
+"""Pictures of how robust models are."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..evaluation.corruptions import EXTRA, PUBLISHED
+from ..evaluation.results import Results
+from .speed import COLOURS
+
+
+def draw_corruptions(results: Sequence[Results], path: Path) -> bool:
+    """Heat maps of accuracy, corruption by severity, one for each model. False if none has them."""
+    from matplotlib.figure import Figure
+
+    tables = {}
+    for result in results:
+        for benchmark in ("corruptions", "imagenet_c", "cifar10_c"):
+            values = {
+                (row.condition, row.severity): row.value
+                for row in result.rows
+                if row.benchmark == benchmark and row.metric == "accuracy" and row.severity is not None
+            }
+            if values:
+                tables[f"{result.model['name']}\n{benchmark}"] = values
+    if not tables:
+        return False
+    names = [name for name in (*PUBLISHED, *EXTRA) if any((name, s) in t for t in tables.values() for s in range(1, 6))]
+    figure = Figure(figsize=(1.8 + 2.6 * len(tables), 1.4 + 0.3 * len(names)), layout="constrained")
+    every = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
+    for axes, (title, values) in zip(every, tables.items(), strict=True):
+        heat = np.array([[values.get((name, severity), np.nan) for severity in range(1, 6)] for name in names])
+        drawn = axes.imshow(heat, vmin=0, vmax=100, cmap="viridis", aspect="auto")
+        for (row, column), value in np.ndenumerate(heat):
+            if np.isfinite(value):
+                axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=9, color=_ink(value))
+        axes.set_title(title, fontsize=10)
+        axes.set_xticks(range(5), range(1, 6), fontsize=10)
+        axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=10)
+        axes.set_xlabel("severity", fontsize=11)
+    figure.colorbar(drawn, ax=every, label="accuracy (%)", shrink=0.6)
+    return _save(figure, path)
+
+
+def draw_attacks(results: Sequence[Results], path: Path) -> bool:
+    """Accuracy against the radius of the attack, a line for each model and attack. False if none was attacked."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    drawn = 0
+    styles = {"pgd": "-", "square": "--", "fgsm": ":", "autoattack": "-."}
+    for number, result in enumerate(results):
+        for benchmark in result.outcomes:
+            rule = benchmark.split(" ")[0]
+            if rule not in styles:
+                continue
+            for effort, points in _by_effort(result, benchmark).items():
+                radii, values, low, high = np.array(sorted(points)).T
+                label = f"{result.model['name']}, {benchmark}{effort}"
+                colour = COLOURS[number % len(COLOURS)]
+                axes.plot(radii, values, styles[rule], color=colour, marker="o", markersize=4, label=label)
+                axes.fill_between(radii, low, high, color=colour, alpha=0.15, linewidth=0)
+                drawn += 1
+    if not drawn:
+        return False
+    axes.set_xlabel("largest change of a pixel, of 255", fontsize=12)
+    axes.set_ylabel("accuracy (%)", fontsize=12)
+    axes.set_ylim(0, 100)
+    axes.grid(color="0.85", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=9, frameon=False)
+    return _save(figure, path)
+
+
+def _by_effort(result: Results, benchmark: str) -> dict[str, list[tuple[float, float, float, float]]]:
+    """Radius, accuracy and its interval of attacks in the largest norm, by what they say of steps or queries."""
+    found = {}
+    for row in result.rows:
+        if row.benchmark != benchmark or row.metric != "accuracy":
+            continue
+        if row.condition == "clean":
+            radius, effort = 0.0, None
+        elif row.condition.startswith("linf ") and "/255" in row.condition:
+            ball, _, effort = row.condition.removeprefix("linf ").partition("/255")
+            radius = float(ball)
+        else:
+            continue
+        found.setdefault(effort, []).append((radius, row.value, row.low, row.high))
+    clean = found.pop(None, [])
+    return {effort: clean + points for effort, points in found.items()}
+
+
+def _ink(value: float) -> str:
+    return "white" if value < 60 else "black"
+
+
+def _save(figure, path: Path) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return True

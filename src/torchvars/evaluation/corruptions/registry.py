@@ -1,0 +1,103 @@
+"""Corruptions by name, and the one way to apply them."""
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..chance import Generators, generators_of
+from .blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
+from .colour import brightness, contrast, saturate
+from .digital import elastic_transform, jpeg_compression, pixelate
+from .frost import frost
+from .noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
+from .spatter import spatter
+from .strengths import STRENGTHS
+from .weather import fog, snow
+
+Corruption = Callable[[Tensor, Any, Generators], Tensor]  # pixels, what a row of strengths.py has, one generator each
+
+CORRUPTIONS: dict[str, Corruption] = {
+    "gaussian_noise": gaussian_noise,
+    "shot_noise": shot_noise,
+    "impulse_noise": impulse_noise,
+    "defocus_blur": defocus_blur,
+    "glass_blur": glass_blur,
+    "motion_blur": motion_blur,
+    "zoom_blur": zoom_blur,
+    "snow": snow,
+    "frost": frost,
+    "fog": fog,
+    "brightness": brightness,
+    "contrast": contrast,
+    "elastic_transform": elastic_transform,
+    "pixelate": pixelate,
+    "jpeg_compression": jpeg_compression,
+    "speckle_noise": speckle_noise,
+    "gaussian_blur": gaussian_blur,
+    "spatter": spatter,
+    "saturate": saturate,
+}
+EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+PUBLISHED = tuple(name for name in CORRUPTIONS if name not in EXTRA)  # the 15 that mCE is over
+
+AT_ONCE = 2**19  # numbers in all pictures that are corrupted together: what a processor's cache holds
+
+
+@torch.no_grad()
+def corrupt(
+    pixels: Tensor,
+    name: str,
+    severity: int,
+    identities: Sequence[str],
+    *,
+    seed: int = 0,
+    strengths: str = "imagenet",
+    frost: str | Path | None = None,
+) -> Tensor:
+    """Pixels (B, 3, H, W) in [0, 1] -> corrupted, the same shape, clipped and rounded to 8 bits: k / 255.
+
+    What is done to a picture depends on its identity and the seed, never on the batch that it comes in.
+
+    Args:
+        pixels: of any size.
+        name: one of CORRUPTIONS.
+        severity: 1 to 5.
+        identities: a name for each picture.
+        seed: of all that is drawn.
+        strengths: "imagenet", published for 224 pixels, or "cifar", for 32.
+        frost: folder of the official pictures, frost1.png and so on; without it ice is made by chance.
+    """
+    if name not in CORRUPTIONS:
+        close = get_close_matches(name, CORRUPTIONS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(CORRUPTIONS)}"
+        raise ValueError(f"no corruption is called {name!r}: {hint}")
+    if severity not in range(1, 6):
+        raise ValueError(f"severity must be 1, 2, 3, 4 or 5, got {severity!r}")
+    if strengths not in STRENGTHS:
+        raise ValueError(f"strengths must be one of {', '.join(map(repr, STRENGTHS))}, got {strengths!r}")
+    if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape[2:] or not pixels.is_floating_point():
+        raise ValueError(f"pixels must be (B, 3, H, W) and floating, got {tuple(pixels.shape)} of {pixels.dtype}")
+    if len(identities) != len(pixels):
+        raise ValueError(f"each picture needs an identity: got {len(identities)} for {len(pixels)} pictures")
+    if len(pixels) == 0:
+        return pixels.clone()
+    if not (pixels.min() >= 0 and pixels.max() <= 1):
+        low, high = pixels.min().item(), pixels.max().item()
+        raise ValueError(
+            f"pixels must be in [0, 1], got {low:.4g} to {high:.4g}: divide by 255, or undo the normalisation"
+        )
+    function = partial(CORRUPTIONS[name], folder=frost) if name == "frost" else CORRUPTIONS[name]
+    parameters = STRENGTHS[strengths][name][int(severity) - 1]
+    generators = generators_of(identities, name, severity, seed)
+    result = torch.empty_like(pixels)
+    many = max(1, AT_ONCE // pixels[0].numel())
+    for start in range(0, len(pixels), many):
+        few = slice(start, start + many)
+        corrupted = function(pixels[few].float().contiguous(), parameters, generators[few])
+        result[few] = (corrupted.clamp(0, 1) * 255).round() / 255
+    return result

@@ -102,6 +102,20 @@ def test_bfloat16_autocast_stays_finite_and_close(name):
     assert error < 0.05
 
 
+def test_a_gradient_may_be_asked_for_inside_autocast(name):
+    module, x = build(name, torch.float32), tokens(dtype=torch.float32).requires_grad_()
+    weights = torch.randn(*x.shape[:-1], DIM)
+    gradients = []
+    for inside in (False, True):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = (module(x, GRID).float() * weights).sum()
+            if inside:
+                gradients += torch.autograd.grad(loss, x)
+        if not inside:
+            gradients += torch.autograd.grad(loss, x)
+    assert (gradients[1] - gradients[0]).norm() / gradients[0].norm() < 0.05
+
+
 def test_half_precision_parameters_work(name):
     module, x = build(name, torch.float32), tokens(dtype=torch.float32)
     exact = module(x, GRID)

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..sparse.fourier import Spectrum, filter_spectrum, inverse, transform
+from ..sparse.precision import outside_autocast
 from .base import Attention
 from .features import PositiveFeatures
 from .tokens import (
@@ -12,7 +13,6 @@ from .tokens import (
     check_grid,
     fit,
     merge_heads,
-    outside_autocast,
     precise,
     resolve_grid,
 )

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from ..sparse import Convolution, Dense, Joint
+from ..sparse.precision import outside_autocast
 from .features import PositiveFeatures
-from .tokens import Grid, check_grid, check_heads, fit, outside_autocast, precise, resolve_grid, split_heads
+from .tokens import Grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads
 
 
 class Static(nn.Module):

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from ..sparse import Solver, SparseCoding, reconstruct, soft
+from ..sparse.precision import outside_autocast
 from ..sparse.problem import check_strength
 from .base import Attention
-from .tokens import Grid, merge_heads, outside_autocast, precise, split_heads
+from .tokens import Grid, merge_heads, precise, split_heads
 
 
 class Reconstruction(Attention):

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from ..sparse import ISTA, Convolution, Dense, Solver, gelu
 from ..sparse.fourier import Spectrum
+from ..sparse.precision import outside_autocast
 from .baselines import filtered, refit
 from .dictionaries import Dynamic
 from .reconstruction import Reconstruction
-from .tokens import Grid, check_grid, outside_autocast, precise, resample, resolve_grid
+from .tokens import Grid, check_grid, precise, resample, resolve_grid
 
 
 class ReleasedDense(Dense):

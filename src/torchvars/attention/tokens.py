@@ -1,7 +1,6 @@
 """What every attention does with tokens: check them, lay them on a grid, split them into heads, keep them precise."""
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -61,12 +60,6 @@ def merge_heads(tokens: Tensor) -> Tensor:
 def precise(tensor: Tensor) -> Tensor:
     """The tensor in at least single precision: solving a problem in half precision loses it."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-
-
-def outside_autocast(tensor: Tensor) -> AbstractContextManager:
-    """A context in which products of precise tensors stay precise; none where autocast is off, so that it exports."""
-    device = tensor.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def fit(filters: Tensor, grid: Grid) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .operators import Operator
+from .precision import precisely
 from .problem import SparseCoding
 from .solvers import Solver
 
@@ -80,6 +81,7 @@ class _AtOptimum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @precisely
     def backward(ctx, gradient: Tensor):
         (support,) = ctx.saved_tensors
         return -solve_on_support(ctx.operator, support, gradient, ctx.iterations), None, None, None

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from ..fourier import by_products
 from ..operators import Convolution, Dense
+from ..precision import precisely
 from .by_fft import ByFFT
 from .by_products import ByProducts
 from .dynamic import Dynamic
@@ -85,6 +86,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @precisely
     def backward(ctx, upstream: Tensor):
         kernel, bound, atoms, *kept = ctx.saved_tensors
         kept, units, steps = iter(kept), ctx.units, ctx.units.steps

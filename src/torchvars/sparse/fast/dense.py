@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..operators import Dense
+from ..precision import precisely
 from .units import Units
 
 
@@ -35,6 +36,7 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @precisely
     def backward(ctx, upstream: Tensor):
         atoms, gram, signal, bound, code, *codes = ctx.saved_tensors
         units = ctx.units

@@ -4,13 +4,18 @@ For two models it prints whether the differences on the same pictures are more t
 """
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", type=Path, nargs="+", help="files written by torchvars evaluate")
     parser.add_argument(
-        "--baseline", type=int, default=1, metavar="N", help="errors under corruption relative to the N-th file (1)"
+        "--baseline",
+        type=int,
+        default=1,
+        metavar="N",
+        help="errors under corruption relative to the N-th file (default: 1)",
     )
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="draw heat maps and curves into it")
 
@@ -31,6 +36,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.figures is not None:
         from ..figures.robustness import draw_attacks, draw_corruptions
 
+        if find_spec("matplotlib") is None:
+            raise ValueError('figures need matplotlib: pip install "torchvars[figures]"')
         for draw, name in ((draw_corruptions, "corruptions.png"), (draw_attacks, "attacks.png")):
             path = arguments.figures / name
             print(path if draw(results, path) else f"no {name}: no file has the numbers for it")

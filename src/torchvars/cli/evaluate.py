@@ -5,6 +5,7 @@ be added to the file. On several processes: torchrun --nproc-per-node N -m torch
 """
 
 import argparse
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -22,12 +23,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="clean, corruptions, imagenet_c, imagenet_a, imagenet_r, imagenet_sketch, cifar10_c, pacs, pgd, fgsm, "
         "square, autoattack (default: clean)",
     )
-    parser.add_argument("--data", required=True, help="the pictures, as for torchvars train; of the benchmark's layout")
-    parser.add_argument("--output", type=Path, required=True, help="results file, JSON")
+    parser.add_argument(
+        "--data",
+        required=True,
+        metavar="PATH",
+        help="the pictures, as for torchvars train; imagenet_c, cifar10_c and pacs: a folder as it is published",
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="results, JSON")
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
-    parser.add_argument("--batch", type=int, default=64, help="pictures at a time (default: 64)")
-    parser.add_argument("--workers", type=int, default=1, help="processes that read pictures (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of corruptions and attacks (default: 0)")
+    parser.add_argument("--batch", type=int, default=64, metavar="N", help="pictures at a time (default: 64)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that read pictures (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of corruptions and attacks (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="use N of the pictures, always the same")
     parser.add_argument("--partial", action="store_true", help="sum up although conditions or classes are missing")
     group = parser.add_argument_group("corruptions")
@@ -39,33 +45,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--radii", type=_radii, metavar="R,R", help="such as 1/255,.5 (default: 1, 2, 4 and 8 of 255)")
     group.add_argument("--norm", choices=["linf", "l2"], default="linf", help="default: linf")
     group.add_argument("--attack-steps", type=_numbers, metavar="N,N", help="of pgd (default: 5)")
-    group.add_argument("--queries", type=int, help="of square (default: 200)")
+    group.add_argument("--queries", type=int, metavar="N", help="of square (default: 200)")
     group.add_argument("--transfer-from", metavar="MODEL", help="attack this model, and try the pictures on the other")
     group = parser.add_argument_group("pacs")
     group.add_argument("--left-out", metavar="DOMAIN", help="default: sketch")
     group = parser.add_argument_group("how VARS layers solve", "on a trained model; its own settings unless given")
-    group.add_argument("--steps", type=int, help="of the solver")
-    group.add_argument("--strength", type=float, help="of the sparse penalty")
-    group.add_argument("--solver", help="a name of torchvars list solvers")
+    group.add_argument("--steps", type=int, metavar="N", help="of the solver")
+    group.add_argument("--strength", type=float, metavar="X", help="of the sparse penalty")
+    group.add_argument("--solver", metavar="NAME", help="a name of torchvars list solvers")
     group.add_argument(
         "--adapt",
         type=float,
         metavar="POWER",
         help="let the strength follow what is left unexplained of a picture, as (share / that of clean pictures)^POWER",
     )
+    group.add_argument("--adapt-data", metavar="PATH", help="clean pictures to adapt to (default: those of --data)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     try:
+        from ..data.sources import absolute
+        from ..evaluation.adaptive import adapt
         from ..evaluation.benchmarks import BENCHMARKS, Options
+        from ..evaluation.compare import print_table
         from ..evaluation.run import evaluate, usual_rest
         from ..evaluation.subjects import open_subject, set_solving
+        from ..evaluation.watch import watching
     except ModuleNotFoundError as error:
         raise ValueError(f'evaluation needs {error.name}: pip install "torchvars[eval]"') from error
-    from ..evaluation.adaptive import adapt
-    from ..evaluation.watch import watching
 
-    names = arguments.benchmark.split(",")
+    names = [name.strip() for name in arguments.benchmark.split(",")]
     if strange := [name for name in names if name not in BENCHMARKS]:
         raise ValueError(f"no benchmark named {strange[0]!r}: there are {', '.join(BENCHMARKS)}")
     subject = open_subject(arguments.model, arguments.img_size)
@@ -74,8 +83,12 @@ def run(arguments: argparse.Namespace) -> None:
     if solving:
         set_solving(subject, **solving)
     if arguments.adapt is not None:
-        adapt(subject.classifier, usual_rest(subject, arguments.data), arguments.adapt)
-        solving["adapt"] = arguments.adapt
+        spoilt = [name for name in names if name in ("imagenet_c", "cifar10_c")]
+        if spoilt and arguments.adapt_data is None:
+            raise ValueError(f"--adapt has to see clean pictures, and {spoilt[0]} has none: give some by --adapt-data")
+        usual_data = arguments.adapt_data or arguments.data
+        adapt(subject.classifier, usual_rest(subject, usual_data), arguments.adapt)
+        solving |= {"adapt": arguments.adapt, "adapt_data": absolute(usual_data)}
     given = {
         "corruptions": arguments.corruptions,
         "severities": arguments.severities,
@@ -89,12 +102,11 @@ def run(arguments: argparse.Namespace) -> None:
         "limit": arguments.limit,
         "transfer": None if arguments.transfer_from is None else open_subject(arguments.transfer_from, subject.size),
     }
-    options = Options(
-        seed=arguments.seed,
-        partial=arguments.partial,
-        **{name: each for name, each in given.items() if each is not None},
-    )
-    benchmarks = [BENCHMARKS[name](arguments.data, subject, options) for name in names]
+    options = Options(seed=arguments.seed, **{name: each for name, each in given.items() if each is not None})
+    try:
+        benchmarks = [BENCHMARKS[name](arguments.data, subject, options) for name in names]
+    except ImportError as error:  # of AutoAttack, which says how to get it
+        raise ValueError(str(error)) from error
     with watching() as watch:
         results = evaluate(
             subject,
@@ -106,23 +118,24 @@ def run(arguments: argparse.Namespace) -> None:
             workers=arguments.workers,
             watch=watch,
         )
-    import os
-
-    if os.environ.get("RANK", "0") != "0":
-        return
-    from ..evaluation.compare import print_summary
-
-    print_summary(results)
-    print(f"results: {arguments.output}")
+    if os.environ.get("RANK", "0") == "0":
+        print_table([results])
+        print(f"results: {arguments.output}")
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
+    return tuple(part.strip() for part in text.split(","))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected whole numbers such as 1,2,3, got {text!r}") from error
 
 
 def _radii(text: str) -> tuple[float, ...]:
-    return tuple(float(Fraction(part)) for part in text.split(","))
+    try:
+        return tuple(float(Fraction(part)) for part in text.split(","))
+    except (ValueError, ZeroDivisionError) as error:
+        raise argparse.ArgumentTypeError(f"expected radii such as 1/255,.5, got {text!r}") from error

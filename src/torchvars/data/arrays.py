@@ -26,10 +26,10 @@ class Arrays(Source):
                 f"{file} holds {self.pictures.dtype} of shape {self.pictures.shape}: expected pictures (N, H, W, 3) of "
                 "8 bit"
             )
-        if len(self.pictures) < first + count or len(labels) < first + count:
+        if len(self.pictures) != len(labels) or len(labels) < first + count:
             raise ValueError(
-                f"{file} holds {len(self.pictures)} pictures and there are {len(labels)} labels: expected at least "
-                f"{first + count} of both"
+                f"{file} holds {len(self.pictures)} pictures and there are {len(labels)} labels: expected as many of "
+                f"both, at least {first + count}"
             )
         chosen = labels[first : first + count].astype(int)
         if chosen.min() < 0 or chosen.max() >= len(classes):

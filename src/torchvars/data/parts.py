@@ -58,7 +58,8 @@ def leave_out(source: Source, domain: str, split: str) -> Part:
             return PurePosixPath(identity).parts[0] == domain
         return PurePosixPath(identity).parts[0] != domain and _is_held_out(identity) == (split == "val")
 
-    return Part(source, f"{split} part without {domain}", keep, lambda identity: PurePosixPath(identity).parts[1])
+    name = f"{domain} of {source.name}" if split == "test" else f"{split} part of {source.name} without {domain}"
+    return Part(source, name, keep, lambda identity: PurePosixPath(identity).parts[1])
 
 
 def _is_held_out(identity: str) -> bool:

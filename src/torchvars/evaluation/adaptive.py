@@ -1,6 +1,5 @@
 """A strength that follows the noise in a picture, for models that are trained already."""
 
-import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -30,7 +29,10 @@ class AdaptiveStrength(Solver):
         self.solver, self.usual, self.power, self.most = solver, usual, power, most
 
     def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        return self.solver.iterates(self.adapted(problem))
+        return self.solver.iterates(problem)
+
+    def trajectory(self, problem: SparseCoding) -> Iterator[Tensor]:
+        return super().trajectory(self.adapted(problem))
 
     def adapted(self, problem: SparseCoding) -> SparseCoding:
         """The same problem with the strength that its signal calls for."""
@@ -48,18 +50,15 @@ def unexplained(problem: SparseCoding, code: Tensor) -> Tensor:
 @torch.no_grad()
 def calibrate(classifier: nn.Module, batches: Iterable[Tensor]) -> dict[str, float]:
     """The usual rest of each VARS layer: a geometric mean over clean pictures (B, 3, H, W) and heads."""
-    sums: dict[str, float] = {}
-    count = 0
+    rests: dict[str, list[Tensor]] = {}
     for pixels in batches:
         with inspect(classifier) as layers:
             classifier(pixels)
-        count += 1
         for name, layer in layers.items():
-            rest = unexplained(layer.problem, layer.code).clamp_min(1e-12)
-            sums[name] = sums.get(name, 0.0) + float(rest.log().mean())
-    if not sums:
+            rests.setdefault(name, []).append(unexplained(layer.problem, layer.code).clamp_min(1e-12))
+    if not rests:
         raise ValueError("no VARS layer ran: there is no strength to adapt")
-    return {name: math.exp(total / count) for name, total in sums.items()}
+    return {name: float(torch.cat(found).double().log().mean().exp()) for name, found in rests.items()}
 
 
 def adapt(classifier: nn.Module, usual: dict[str, float], power: float = 1.0) -> None:

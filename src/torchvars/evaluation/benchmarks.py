@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..data import Part, Source, derive_seed, leave_out, open_source
 from ..data.arrays import Arrays
-from ..data.sources import Folder
+from ..data.sources import Folder, absolute
 from .attacks import ATTACKS, PGD, Attack, Square, Transferred
 from .chance import generators_of
 from .corruptions import EXTRA, PUBLISHED, corrupt
@@ -61,6 +61,7 @@ class Benchmark:
 
     name: str
     protocol: str
+    data: str  # where the pictures are
     conditions: list[Condition]
     among_present: bool = False  # whether the answer is looked for among the classes of the pictures only
     attacks: dict[str, Attack | Transferred] = field(default_factory=dict)  # condition -> attack
@@ -76,8 +77,6 @@ class Options:
     """Of everything that is left to chance."""
     limit: int | None = None
     """Use so many of the pictures, always the same."""
-    partial: bool = False
-    """Sum up although conditions or classes are missing."""
     corruptions: tuple[str, ...] = PUBLISHED + EXTRA
     """Which of them."""
     severities: tuple[int, ...] = SEVERITIES
@@ -99,11 +98,27 @@ class Options:
     left_out: str = "sketch"
     """Domain of PACS that was not trained on."""
 
+    def __post_init__(self):
+        every = PUBLISHED + EXTRA
+        if strange := [name for name in self.corruptions if name not in every]:
+            raise ValueError(f"no corruption named {strange[0]!r}: there are {', '.join(every)}")
+        if strange := [severity for severity in self.severities if severity not in SEVERITIES]:
+            raise ValueError(f"severities are 1, 2, 3, 4 and 5, got {strange[0]}")
+        if self.frost is not None and not self.frost.is_dir():
+            raise FileNotFoundError(
+                f"no folder of frost pictures at {self.frost}: leave it out for ice that is made up"
+            )
+
+    def not_asked(self) -> list[str]:
+        """What sums over the 15 corruptions and 5 severities lack because it was not chosen."""
+        missing = [name for name in PUBLISHED if name not in self.corruptions]
+        return missing + [f"severity {severity}" for severity in SEVERITIES if severity not in self.severities]
+
 
 def clean(path: str, subject: Subject, options: Options) -> Benchmark:
     """Pictures as they are."""
     source = limited(open_source(path, "val"), options.limit)
-    return Benchmark("clean", f"{centred(subject)}; top-1", [Condition("clean", None, source)])
+    return Benchmark("clean", f"{centred(subject)}; top-1", absolute(path), [Condition("clean", None, source)])
 
 
 def corruptions(path: str, subject: Subject, options: Options) -> Benchmark:
@@ -122,15 +137,14 @@ def corruptions(path: str, subject: Subject, options: Options) -> Benchmark:
     conditions = [Condition("clean", None, source)]
     for name in options.corruptions:
         conditions += [Condition(name, severity, source, change(name, severity)) for severity in options.severities]
-    missing = [name for name in PUBLISHED if name not in options.corruptions]
-    missing += [f"severity {severity}" for severity in SEVERITIES if severity not in options.severities]
     protocol = f"{centred(subject)}, then corrupted with the strengths for {strengths}, 8 bit, seed {options.seed}"
-    return Benchmark("corruptions", protocol, conditions, missing=tuple(missing))
+    protocol += ", frost made up" if options.frost is None else f", frost of {options.frost.resolve()}"
+    return Benchmark("corruptions", protocol, absolute(path), conditions, missing=tuple(options.not_asked()))
 
 
 def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
     """The published files, <corruption>/<severity>/<class>/<picture>."""
-    found, missing = {}, []
+    found, missing = {}, options.not_asked()
     for name in options.corruptions:
         for severity in options.severities:
             folder = Path(path) / name / str(severity)
@@ -149,11 +163,11 @@ def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
                 f"such as {', '.join(differing[:3])}; copy it again, or leave it out with --corruptions"
             )
     conditions = [Condition(name, severity, source) for (name, severity), source in found.items()]
-    crop = "as stored" if subject.size == 224 else f"resized to {subject.size} pixels"
     missing += missing_classes(first, "imagenet-1k")
     return Benchmark(
         "imagenet_c",
-        f"published files, {crop}; CE relative to AlexNet",
+        f"published files, {stored(subject, 224)}; CE relative to AlexNet",
+        absolute(path),
         conditions,
         reference=ALEXNET,
         missing=tuple(missing),
@@ -162,11 +176,16 @@ def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
 
 def cifar10_c(path: str, subject: Subject, options: Options) -> Benchmark:
     """The published arrays, <corruption>.npy and labels.npy."""
-    folder, count = Path(path), 10_000
+    folder = Path(path)
     if not (folder / "labels.npy").exists():
         raise ValueError(f"{path} holds nothing of CIFAR-10-C: expected labels.npy and <corruption>.npy")
     labels = np.load(folder / "labels.npy")
     count = len(labels) // len(SEVERITIES)
+    if count == 0 or not np.array_equal(labels, np.tile(labels[:count], len(SEVERITIES))):
+        raise ValueError(
+            f"{folder / 'labels.npy'} has {len(labels)} labels that are not those of the same pictures at 5 "
+            "severities, one after the other: copy the published file"
+        )
     conditions = [
         Condition(
             name,
@@ -177,10 +196,12 @@ def cifar10_c(path: str, subject: Subject, options: Options) -> Benchmark:
         for severity in options.severities
         if (folder / f"{name}.npy").exists()
     ]
-    missing = [f"{name}.npy" for name in PUBLISHED if not (folder / f"{name}.npy").exists()]
+    asked = [name for name in PUBLISHED if name in options.corruptions]
+    missing = options.not_asked() + [f"{name}.npy" for name in asked if not (folder / f"{name}.npy").exists()]
     if not conditions:
         raise ValueError(f"{path} holds none of {', '.join(f'{name}.npy' for name in options.corruptions[:3])}, ...")
-    return Benchmark("cifar10_c", "published arrays, as stored", conditions, missing=tuple(missing))
+    protocol = f"published arrays, {stored(subject, 32)}"
+    return Benchmark("cifar10_c", protocol, absolute(path), conditions, missing=tuple(missing))
 
 
 def imagenet_a(path: str, subject: Subject, options: Options) -> Benchmark:
@@ -193,9 +214,15 @@ def imagenet_r(path: str, subject: Subject, options: Options) -> Benchmark:
 
 def _of_200_classes(name: str, subset: str, path: str, subject: Subject, options: Options) -> Benchmark:
     source = limited(open_source(path, "val"), options.limit)
+    if strange := [each for each in source.classes if each not in _synsets(subset)]:
+        raise ValueError(
+            f"{path} has {len(strange)} classes that are not among the 200 of {name}, such as {strange[0]}: the answer "
+            "is looked for among the folders, so that others must not be there"
+        )
     return Benchmark(
         name,
         f"{centred(subject)}; top-1 among the classes of the folders",
+        absolute(path),
         [Condition("clean", None, source)],
         among_present=True,
         missing=missing_classes(source, subset),
@@ -205,13 +232,14 @@ def _of_200_classes(name: str, subset: str, path: str, subject: Subject, options
 def imagenet_sketch(path: str, subject: Subject, options: Options) -> Benchmark:
     source = limited(open_source(path, "val"), options.limit)
     protocol, missing = f"{centred(subject)}; top-1", missing_classes(source, "imagenet-1k")
-    return Benchmark("imagenet_sketch", protocol, [Condition("clean", None, source)], missing=missing)
+    return Benchmark("imagenet_sketch", protocol, absolute(path), [Condition("clean", None, source)], missing=missing)
 
 
 def pacs(path: str, subject: Subject, options: Options) -> Benchmark:
     """The domain that was not trained on, all of it."""
     source = limited(leave_out(open_source(path, "val"), options.left_out, "test"), options.limit)
-    return Benchmark("pacs", f"{centred(subject)}; top-1", [Condition(options.left_out, None, source)])
+    conditions = [Condition(options.left_out, None, source)]
+    return Benchmark("pacs", f"{centred(subject)}; top-1", absolute(path), conditions)
 
 
 def pgd(path: str, subject: Subject, options: Options) -> Benchmark:
@@ -238,20 +266,25 @@ def autoattack(path: str, subject: Subject, options: Options) -> Benchmark:
 
 def _attacked(name: str, attacks: Iterable[Attack], path: str, subject: Subject, options: Options) -> Benchmark:
     source = limited(open_source(path, "val"), options.limit)
+    protocol = f"{centred(subject)}; pixels in [0, 1], seed {options.seed}"
     if options.transfer is not None:
+        check_same_classes(subject, options.transfer)
         attacks = [Transferred(attack, options.transfer.classifier) for attack in attacks]
         name = f"{name} of {options.transfer.name}"
+        protocol += f"; made against {options.transfer.name}, sha256 {options.transfer.sha256[:12]}"
     named = {describe(attack): attack for attack in attacks}
 
     def change(attack: Attack | Transferred) -> Change:
         def attacked(classifier: nn.Module, pixels: Tensor, labels: Tensor, identities: Sequence[str]) -> Tensor:
+            if isinstance(attack, Transferred):
+                attack.source.to(pixels.device)
             return attack(classifier, pixels, labels, generators_of(identities, name, describe(attack), options.seed))
 
         return attacked
 
     conditions = [Condition("clean", None, source)]
     conditions += [Condition(each, None, source, change(attack)) for each, attack in named.items()]
-    return Benchmark(name, f"{centred(subject)}; pixels in [0, 1], seed {options.seed}", conditions, attacks=named)
+    return Benchmark(name, protocol, absolute(path), conditions, attacks=named)
 
 
 BENCHMARKS: dict[str, Callable[[str, Subject, Options], Benchmark]] = {
@@ -274,14 +307,10 @@ BENCHMARKS: dict[str, Callable[[str, Subject, Options], Benchmark]] = {
 
 
 def describe(attack: Attack | Transferred) -> str:
-    """The ball of an attack, and how hard it tries: "linf 1/255, 5 steps"."""
+    """The ball of an attack, and how hard it tries: "linf 1/255, 5 steps", "l2 0.5, 200 queries"."""
     rule = attack.attack if isinstance(attack, Transferred) else attack
-    fraction = Fraction(rule.radius * 255).limit_denominator(100)
-    exact = abs(float(fraction) / 255 - rule.radius) < 1e-9
-    said = f"{rule.norm} {fraction if fraction.denominator == 1 else float(fraction)}/255" if exact else None
-    effort = {"steps": "steps", "queries": "queries"}
-    more = "".join(f", {getattr(rule, field)} {word}" for field, word in effort.items() if hasattr(rule, field))
-    return (said or f"{rule.norm} {rule.radius:.4g}") + more
+    ball = f"linf {rule.radius * 255:.6g}/255" if rule.norm == "linf" else f"l2 {rule.radius:.6g}"
+    return ball + "".join(f", {getattr(rule, word)} {word}" for word in ("steps", "queries") if hasattr(rule, word))
 
 
 def limited(source: Source, limit: int | None) -> Source:
@@ -298,6 +327,26 @@ def centred(subject: Subject) -> str:
     return f"shorter side to {round(subject.size * 256 / 224)}, centre {subject.size} pixels"
 
 
+def stored(subject: Subject, size: int) -> str:
+    """How pictures that are published at a size are shown to a model."""
+    return "as stored" if subject.size == size else centred(subject)
+
+
+def check_same_classes(subject: Subject, other: Subject) -> None:
+    """An attack on another model is told the same labels."""
+    if subject.classes != other.classes:
+        told = [
+            "unknown classes"
+            if each.classes is None
+            else f"{len(each.classes)} classes, {', '.join(each.classes[:3])}, ..."
+            for each in (subject, other)
+        ]
+        raise ValueError(
+            f"{other.name} has {told[1]} and {subject.name} has {told[0]}: an attack can only be carried over between "
+            "models of the same classes in the same order"
+        )
+
+
 def missing_classes(source: Source, subset: str) -> tuple[str, ...]:
     """Classes of a part of ImageNet that have no folder."""
     from timm.data import ImageNetInfo
@@ -306,6 +355,7 @@ def missing_classes(source: Source, subset: str) -> tuple[str, ...]:
     return tuple(f"class {name}" for name in expected if name not in source.classes)
 
 
+@cache
 def _synsets(subset: str) -> list[str]:
     """Timm ships the lists, but not as subsets of its own."""
     import timm.data

@@ -1,5 +1,6 @@
 """Results side by side: tables, and whether a difference is more than chance."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -57,16 +58,21 @@ def relative_error(result: Results, baseline: Results) -> tuple[float, float, fl
         return None
     both = np.concatenate([mine, others], 1)
     count = mine.shape[1]
+    least = 1 / (5 * len(both))  # one picture at one severity: an error of none at all cannot be divided by
 
     def statistic(means: np.ndarray) -> np.ndarray:
-        return 100 * (means[..., :count] / np.maximum(means[..., count:], 1e-12)).mean(-1)
+        own, other = means[..., :count], means[..., count:]
+        return 100 * np.where(own == other, 1.0, own / np.maximum(other, least)).mean(-1)
 
     return bootstrap(both, statistic)
 
 
-def corruption_errors(result: Results) -> np.ndarray | None:
-    """Share of severities at which each picture was not recognised under each of the 15: (pictures, 15)."""
-    outcomes = result.outcomes.get("corruptions", {})
+def corruption_errors(result: Results, benchmark: str = "corruptions") -> np.ndarray | None:
+    """Share of severities at which each picture was not recognised under each of the 15: (pictures, 15).
+
+    None if the results lack one of them.
+    """
+    outcomes = result.outcomes.get(benchmark, {})
     keys = [[f"{name} {severity}" for severity in range(1, 6)] for name in PUBLISHED]
     if any(key not in outcomes for several in keys for key in several):
         return None
@@ -85,26 +91,21 @@ def differences(first: Results, second: Results) -> list[Difference]:
                 right, other = outcome.right, others[condition].right
                 gained = bootstrap(100.0 * (other.astype(float) - right))
                 found.append(Difference(benchmark, condition, "accuracy", *gained, sign_test(right, other)))
-        errors, other_errors = (corruption_errors(each) for each in (first, second))
-        if benchmark == "corruptions" and errors is not None and other_errors is not None:
+        errors, other_errors = (corruption_errors(each, benchmark) for each in (first, second))
+        if errors is not None and other_errors is not None:
             gained = bootstrap(100 * (errors - other_errors).mean(1))
             found.append(Difference(benchmark, "all", "accuracy", *gained, None))
     return found
 
 
-def print_summary(result: Results) -> None:
-    print_table([result])
-
-
 def print_table(results: Sequence[Results], baseline: int = 0, console: Console | None = None) -> None:
     """The numbers of several models side by side, with the paper's where a model is one of its rows."""
     console = console or wide_console()
-    names = [result.model["name"] for result in results]
-    papers = {name: PAPER[name] for name in names if name in PAPER}
+    names = [result.label for result in results]
     papers = {
-        name: paper
-        for name, paper in papers.items()
-        if any(paper_figure(paper, results, *line) for line in lines_of(results))
+        name: PAPER[name]
+        for name in (result.model["name"].split(".")[0] for result in results)  # timm tells weights apart by a dot
+        if name in PAPER and any(paper_figure(PAPER[name], results, *line) for line in lines_of(results))
     }
     table = Table(title="accuracy in percent and its 95 % interval over pictures, unless said otherwise")
     for title in ("benchmark", "condition", "metric", *names, *(f"paper: {each['name']}" for each in papers.values())):
@@ -118,13 +119,28 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
         cells = [f"{each[0]:.1f} ({each[1]:.1f} to {each[2]:.1f})" if each else "" for each in relatives]
         table.add_row("corruptions", "all", f"CE, {names[baseline]} = 100", *cells, *[""] * len(papers))
     console.print(table)
+    for line in protocols_of(results):
+        console.print(line, highlight=False, markup=False)
     for name, result in zip(names, results, strict=True):
         for warning in result.warnings:
-            console.print(f"warning, {name}: {warning}", highlight=False, style="yellow")
+            console.print(f"warning, {name}: {warning}", highlight=False, markup=False, style="yellow")
         if result.unreadable:
             one = next(iter(result.unreadable))
             said = f"{len(result.unreadable)} pictures could not be read and count as not recognised, such as {one}"
-            console.print(f"warning, {name}: {said}", highlight=False, style="yellow")
+            console.print(f"warning, {name}: {said}", highlight=False, markup=False, style="yellow")
+
+
+def protocols_of(results: Sequence[Results]) -> list[str]:
+    """How each benchmark was done and on how many pictures; a line for each way, if models were not asked alike."""
+    said: dict[str, list[str]] = {}
+    for result in results:
+        for benchmark in {row.benchmark: None for row in result.rows}:
+            row = next(row for row in result.rows if row.benchmark == benchmark)
+            said.setdefault(f"{benchmark}: {row.protocol}; {row.images} pictures", []).append(result.label)
+    ways = Counter(line.partition(":")[0] for line in said)
+    return [
+        line if ways[line.partition(":")[0]] == 1 else f"{line} ({', '.join(labels)})" for line, labels in said.items()
+    ]
 
 
 def paper_figure(paper: dict, results: Sequence[Results], benchmark: str, condition: str, metric: str) -> str:
@@ -141,15 +157,17 @@ def print_differences(first: Results, second: Results, console: Console | None =
     """Whether the second model is better than the first on the same pictures, or only seems so."""
     console = console or wide_console()
     found = differences(first, second)
-    names = first.model["name"], second.model["name"]
+    names = first.label, second.label
     if not found:
         console.print(f"{names[0]} and {names[1]} have no pictures in common: nothing can be paired")
         return
     table = Table(title=f"{names[1]} less {names[0]}, on the same pictures: points, 95 % interval, p of McNemar's test")
     for title in ("benchmark", "condition", "difference", "p"):
         table.add_column(title)
-    shown = [each for each in found if each.benchmark != "corruptions" or each.condition in ("all", "clean")]
-    for each in shown:
+    summed = {each.benchmark for each in found if each.condition == "all"}
+    for each in found:
+        if each.benchmark in summed and each.condition not in ("all", "clean"):
+            continue
         p = "" if each.p is None else f"{each.p:.2g}"
         table.add_row(each.benchmark, each.condition, f"{each.value:+.2f} ({each.low:+.2f} to {each.high:+.2f})", p)
     console.print(table)

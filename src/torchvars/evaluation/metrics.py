@@ -35,11 +35,13 @@ def bootstrap(
     values = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
     count = len(values)
     generator = np.random.default_rng(seed)
-    found = []
-    for first in range(0, RESAMPLES, 100):  # in portions: the counts are many for many pictures
-        drawn = generator.multinomial(count, np.full(count, 1 / count), size=min(100, RESAMPLES - first))
-        found.append(statistic(drawn @ values / count))
-    low, high = np.quantile(np.concatenate(found), [0.025, 0.975])
+    means, at_once = [], max(1, 2**20 // count)
+    for first in range(0, RESAMPLES, at_once):
+        rows = np.arange(min(at_once, RESAMPLES - first))[:, None]
+        drawn = generator.integers(count, size=(len(rows), count)) + rows * count
+        times = np.bincount(drawn.ravel(), minlength=len(rows) * count).reshape(-1, count)  # that each was drawn
+        means.append(times @ values / count)
+    low, high = np.quantile(statistic(np.concatenate(means)), [0.025, 0.975])
     return float(statistic(values.mean(0))), float(low), float(high)
 
 

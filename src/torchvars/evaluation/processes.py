@@ -1,9 +1,13 @@
 """Processes that share an evaluation."""
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import distributed
+
+T = TypeVar("T")
 
 
 class Processes:
@@ -19,6 +23,10 @@ class Processes:
             self.device = torch.device(torch.accelerator.current_accelerator().type, number)
         if self.world > 1 and not distributed.is_initialized():
             distributed.init_process_group("gloo")  # what is gathered are short lists, on the CPU
+
+    def by_first(self, make: Callable[[], T]) -> T:
+        """What the first process makes, for all of them."""
+        return self.gather([make()] if self.rank == 0 else [])[0]
 
     def gather(self, mine: list) -> list:
         """What every process has, one after the other."""

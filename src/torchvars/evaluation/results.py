@@ -48,7 +48,10 @@ class Outcome:
 
     @classmethod
     def from_json(cls, content: dict) -> "Outcome":
-        right = np.unpackbits(np.frombuffer(bytes.fromhex(content["right"]), np.uint8), count=content["images"])
+        packed = np.frombuffer(bytes.fromhex(content["right"]), np.uint8)
+        if len(packed) != -(-content["images"] // 8):  # NumPy would make up the rest
+            raise ValueError(f"{8 * len(packed)} answers for {content['images']} pictures")
+        right = np.unpackbits(packed, count=content["images"])
         named = np.array(content["named"], dtype=int) if "named" in content else None
         figures = {metric: tuple(figure) for metric, figure in content["figures"].items()}
         return cls(right.astype(bool), named, figures)
@@ -119,6 +122,13 @@ class Results:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} holds no results of torchvars evaluate: {error!r}") from error
+
+    @property
+    def label(self) -> str:
+        """The model's name, and how it was told to solve if it was told."""
+        solving = self.model.get("solving", {})
+        told = ", ".join(f"{name} {value}" for name, value in solving.items() if name != "adapt_data")
+        return f"{self.model['name']} ({told})" if told else self.model["name"]
 
     def value(self, benchmark: str, metric: str, condition: str = "all", severity: int | None = None) -> Row | None:
         """The row, or None."""

@@ -1,6 +1,7 @@
 """One loop for every model and every benchmark."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from ..data import Draw, Pictures, Source, load, open_source
 from ..data.pictures import centre, to_pixels
 from .adaptive import calibrate
-from .attacks import masking_signs, zero_gradients
+from .attacks import ATTACKS, FGSM, PGD, Attack, Transferred, masking_signs, zero_gradients
 from .benchmarks import Benchmark, Condition, limited, summarize
 from .metrics import bootstrap, calibration_error
 from .processes import Processes
@@ -69,22 +70,27 @@ def evaluate(
         ValueError: the file is of another model or of other settings; something is missing; the model knows other
             classes than the pictures have.
     """
+    if batch < 1 or workers < 0:
+        raise ValueError(f"batch must be at least 1 and workers at least 0, got {batch} and {workers}")
     processes = Processes()
     for benchmark in benchmarks:
         check_missing(benchmark, partial_ok)
-    results = open_results(output, {**subject.describe(), "solving": solving or {}})
-    classifier = subject.classifier.to(processes.device).eval()
-    attacked, flat = {}, 0.0
+    model = {**subject.describe(), "solving": solving or {}}
+    results = processes.by_first(lambda: open_results(output, model))
+    matched = []
     for benchmark in benchmarks:
         source = benchmark.conditions[0].source
-        columns, labels = match_classes(subject, source, benchmark.among_present)
-        judge = classifier if columns is None else Among(classifier, columns)
         take_up(results, benchmark, source)
+        matched.append(match_classes(subject, source, benchmark.among_present))
+    classifier = subject.classifier.to(processes.device).eval()
+    for benchmark, (columns, labels) in zip(benchmarks, matched, strict=True):
+        source = benchmark.conditions[0].source
+        judge = classifier if columns is None else Among(classifier, columns).to(processes.device)
         outcomes = results.outcomes.setdefault(benchmark.name, {})
         for condition in benchmark.conditions:
             key = key_of(condition.name, condition.severity)
             if key not in outcomes and condition.change is None and condition.name == "clean":
-                outcomes |= known_clean(results, benchmark, source)
+                outcomes |= known_clean(results, benchmark)
             if key in outcomes:
                 continue
             said = partial(watch, benchmark.name, key) if watch is not None and processes.rank == 0 else None
@@ -95,30 +101,40 @@ def evaluate(
                 results.write(output)
         results.rows = [row for row in results.rows if row.benchmark != benchmark.name]
         results.rows += rows_of(subject.name, benchmark, outcomes, source)
-        if benchmark.attacks and not attacked:
-            flat = measure_flatness(judge, benchmark.conditions[0], subject.size, labels, processes.device)
         if benchmark.attacks:
-            attacked |= {attack: float(outcomes[name].right.mean()) for name, attack in benchmark.attacks.items()}
-        if processes.rank == 0:
-            results.write(output)
-    if attacked:
-        results.warnings = masking_signs(attacked, len(source), zero_gradients=flat, floor=1 / len(source.classes))
+            attacked, flat = attacks_known(results, source), 0.0
+            if any(isinstance(attack, PGD | FGSM) for attack in attacked):
+                flat = measure_flatness(judge, benchmark.conditions[0], subject.size, labels, processes.device)
+            floor = 1 / len(source.classes)
+            results.warnings = masking_signs(attacked, len(source), zero_gradients=flat, floor=floor)
         if processes.rank == 0:
             results.write(output)
     processes.wait()
     return results
 
 
-def known_clean(results: Results, benchmark: Benchmark, source: Source) -> dict[str, Outcome]:
+def known_clean(results: Results, benchmark: Benchmark) -> dict[str, Outcome]:
     """The outcome on the same pictures as they are, if another benchmark has it."""
-    if benchmark.among_present:
-        return {}
+    wanted = results.asked[benchmark.name]
     for name, outcomes in results.outcomes.items():
-        if name != benchmark.name and results.pictures.get(name) == source.identities and "clean" in outcomes:
-            asked = results.asked[name]
-            if not asked["among_present"] and asked["data"] == source.name:
-                return {"clean": outcomes["clean"]}
+        alike = all(results.asked[name][each] == wanted[each] for each in ("data", "pictures", "among_present"))
+        if "clean" in outcomes and alike:
+            return {"clean": outcomes["clean"]}
     return {}
+
+
+def attacks_known(results: Results, source: Source) -> dict[Attack | Transferred, float]:
+    """Every attack on these pictures that the results have, and the share that it left right."""
+    found, pictures = {}, digest_of(source.identities)
+    for name, asked in results.asked.items():
+        rule, _, other = name.partition(" of ")
+        if rule == "autoattack" or asked["pictures"] != pictures:  # that it is the strongest is no sign of anything
+            continue
+        for key, outcome in results.outcomes.get(name, {}).items():
+            if key in asked["attacks"]:
+                attack = ATTACKS[rule](**asked["attacks"][key])
+                found[Transferred(attack, nn.Identity()) if other else attack] = float(outcome.right.mean())
+    return found
 
 
 def answer(
@@ -142,7 +158,13 @@ def answer(
         if condition.change is not None:
             pixels = condition.change(judge, pixels, targets, pictures.identities)
         with torch.no_grad():
-            chances = judge(pixels).double().log_softmax(-1).cpu()
+            chances = judge(pixels).cpu().double().log_softmax(-1)
+        if chances.isnan().any():
+            strange = pictures.identities[int(chances.isnan().any(-1).nonzero()[0])]
+            raise FloatingPointError(
+                f"the logits for {strange} of {source.name} ({key_of(condition.name, condition.severity)}) are no "
+                "numbers: the weights are broken, or its layers were told to solve in a way that diverges"
+            )
         confidence, named = chances.max(-1)
         for number, draw in enumerate(indices):
             label, broken = labels[draw.index], pictures.identities[number] in pictures.problems
@@ -158,9 +180,12 @@ def answer(
             )
             right += found == label
         problems |= {f"{source.name}: {identity}": problem for identity, problem in pictures.problems.items()}
-        if watch is not None:
+        if watch is not None and len(answers) * processes.world < len(source):
             watch(len(answers) * processes.world, len(source), right / len(answers))
-    return sorted(processes.gather(answers)), dict(processes.gather(list(problems.items())))
+    answers, problems = sorted(processes.gather(answers)), dict(processes.gather(list(problems.items())))
+    if watch is not None:
+        watch(len(answers), len(source), sum(each.right for each in answers) / len(answers))
+    return answers, problems
 
 
 def judged(answers: Sequence[Answer], clean: Outcome | None, *, keep_named: bool) -> Outcome:
@@ -173,7 +198,7 @@ def judged(answers: Sequence[Answer], clean: Outcome | None, *, keep_named: bool
         figures["loss"] = bootstrap(np.array([each.loss for each in answers])[readable])
         figures["calibration error"] = (100 * calibration_error(confidence, right[readable]), None, None)
     if clean is not None and clean.named is not None:
-        figures["consistency"] = bootstrap(100.0 * (named == clean.named))
+        figures["consistency"] = bootstrap(100.0 * (readable & (named == clean.named)))
     return Outcome(right, named if keep_named else None, figures)
 
 
@@ -231,20 +256,28 @@ def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
     keys = [key_of(condition.name, condition.severity) for condition in benchmark.conditions]
     asked = {
         "protocol": benchmark.protocol,
-        "data": source.name,
+        "data": benchmark.data,
         "pictures": digest_of(source.identities),
         "images": len(source),
         "classes": len(source.classes),
         "among_present": benchmark.among_present,
     }
     before = results.asked.get(benchmark.name)
-    if before is not None and {name: before[name] for name in asked} != asked:
-        told = [name for name in asked if before[name] != asked[name]]
+    if before is not None and any(before[name] != asked[name] for name in asked):
+        told = [f"{name} {before[name]!r}, now {asked[name]!r}" for name in asked if before[name] != asked[name]]
         raise ValueError(
-            f"the file holds {benchmark.name} with other settings: "
-            f"{'; '.join(f'{name} {before[name]!r}, now {asked[name]!r}' for name in told)}; give another file"
+            f"the file holds {benchmark.name} with other settings: {'; '.join(told)}; give --output another file"
         )
-    results.asked[benchmark.name] = {**asked, "conditions": keys}
+    if lost := [key for key in results.outcomes.get(benchmark.name, {}) if key not in keys]:
+        raise ValueError(
+            f"the file holds more of {benchmark.name} than is asked for now, such as {lost[0]}: ask for that as well, "
+            "which takes no time, or give --output another file"
+        )
+    attacks = {
+        key: asdict(attack.attack if isinstance(attack, Transferred) else attack)
+        for key, attack in benchmark.attacks.items()
+    }
+    results.asked[benchmark.name] = {**asked, "conditions": keys, "attacks": attacks}
     results.pictures[benchmark.name] = list(source.identities)
 
 

@@ -1,6 +1,7 @@
 """The model that is evaluated, whoever made it."""
 
 import hashlib
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def open_subject(word: str, size: int | None = None) -> Subject:
         _, name, *file = word.split(":", 2)
         name, classifier = word if not file else f"timm:{name}", Classifier(_build_timm(name, *file))
     elif Path(word).is_dir():
-        folder = Path(word)
+        folder = Path(word).resolve()  # so that . has a name
         folder = folder / "weights" if (folder / "weights" / stored.CONFIG).exists() else folder
         classifier = stored.load(folder)
         name = folder.parent.name if folder.name == "weights" else folder.name
@@ -83,9 +84,9 @@ def set_solving(
 
 
 def digest_weights(model: nn.Module) -> str:
-    """A hash of all weights by name, whatever file they came from."""
+    """A hash of all weights and statistics by name, whatever file they came from."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted({**model.state_dict(), **dict(model.named_buffers())}.items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -95,11 +96,13 @@ def _build_timm(name: str, file: str | None = None) -> nn.Module:
     if not timm.is_model(name):
         close = timm.list_models(f"*{name.split('.')[0]}*")[:3]
         raise ValueError(f"timm knows no model {name!r}" + (f"; did you mean {', '.join(close)}?" if close else ""))
-    if file is None:
-        return timm.create_model(name, pretrained=True)
-    if not Path(file).exists():
+    if file is not None and not Path(file).exists():
         raise FileNotFoundError(f"no weights at {file} for {name}")
-    return timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": file})
+    overlay = None if file is None else {"file": file}
+    try:
+        return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
+    except (RuntimeError, pickle.UnpicklingError) as error:
+        raise ValueError(f"timm:{name} cannot be had with weights{f' of {file}' if file else ''}: {error}") from error
 
 
 def _own_size(model: nn.Module) -> int:

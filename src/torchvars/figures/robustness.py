@@ -1,20 +1,22 @@
 """Pictures of how robust models are."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
 from ..evaluation.corruptions import EXTRA, PUBLISHED
 from ..evaluation.results import Results
-from .speed import COLOURS
+from .speed import COLOURS, MARKERS
 
 
 def draw_corruptions(results: Sequence[Results], path: Path) -> bool:
     """Heat maps of accuracy, corruption by severity, one for each model. False if none has them."""
     from matplotlib.figure import Figure
 
-    tables = {}
+    tables = []
     for result in results:
         for benchmark in ("corruptions", "imagenet_c", "cifar10_c"):
             values = {
@@ -23,23 +25,23 @@ def draw_corruptions(results: Sequence[Results], path: Path) -> bool:
                 if row.benchmark == benchmark and row.metric == "accuracy" and row.severity is not None
             }
             if values:
-                tables[f"{result.model['name']}\n{benchmark}"] = values
+                tables.append((f"{fill(result.label, 30)}\n{benchmark}", values))
     if not tables:
         return False
-    names = [name for name in (*PUBLISHED, *EXTRA) if any((name, s) in t for t in tables.values() for s in range(1, 6))]
-    figure = Figure(figsize=(1.8 + 2.6 * len(tables), 1.4 + 0.3 * len(names)), layout="constrained")
+    names = [name for name in (*PUBLISHED, *EXTRA) if any((name, s) in t for _, t in tables for s in range(1, 6))]
+    figure = Figure(figsize=(1.8 + 2.6 * len(tables), 1.8 + 0.3 * len(names)), layout="constrained")
     every = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
-    for axes, (title, values) in zip(every, tables.items(), strict=True):
+    for axes, (title, values) in zip(every, tables, strict=True):
         heat = np.array([[values.get((name, severity), np.nan) for severity in range(1, 6)] for name in names])
         drawn = axes.imshow(heat, vmin=0, vmax=100, cmap="viridis", aspect="auto")
         for (row, column), value in np.ndenumerate(heat):
             if np.isfinite(value):
                 axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=9, color=_ink(value))
-        axes.set_title(title, fontsize=10)
+        axes.set_title(title, fontsize=9)
         axes.set_xticks(range(5), range(1, 6), fontsize=10)
         axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names], fontsize=10)
         axes.set_xlabel("severity", fontsize=11)
-    figure.colorbar(drawn, ax=every, label="accuracy (%)", shrink=0.6)
+    figure.colorbar(drawn, ax=every, label="accuracy (%)")
     return _save(figure, path)
 
 
@@ -47,7 +49,7 @@ def draw_attacks(results: Sequence[Results], path: Path) -> bool:
     """Accuracy against the radius of the attack, a line for each model and attack. False if none was attacked."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    figure = Figure(layout="constrained")
     axes = figure.subplots()
     drawn = 0
     styles = {"pgd": "-", "square": "--", "fgsm": ":", "autoattack": "-."}
@@ -56,12 +58,12 @@ def draw_attacks(results: Sequence[Results], path: Path) -> bool:
             rule = benchmark.split(" ")[0]
             if rule not in styles:
                 continue
-            for effort, points in _by_effort(result, benchmark).items():
+            for marker, (effort, points) in zip(cycle(MARKERS), _by_effort(result, benchmark).items()):
                 radii, values, low, high = np.array(sorted(points)).T
-                label = f"{result.model['name']}, {benchmark}{effort}"
+                label = f"{result.label}, {benchmark}{effort}"
                 colour = COLOURS[number % len(COLOURS)]
-                axes.plot(radii, values, styles[rule], color=colour, marker="o", markersize=4, label=label)
-                axes.fill_between(radii, low, high, color=colour, alpha=0.15, linewidth=0)
+                axes.plot(radii, values, styles[rule], color=colour, marker=marker, markersize=4, label=label)
+                axes.fill_between(radii, low, high, color=colour, alpha=0.1, linewidth=0)
                 drawn += 1
     if not drawn:
         return False
@@ -71,7 +73,8 @@ def draw_attacks(results: Sequence[Results], path: Path) -> bool:
     axes.grid(color="0.85", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=9, frameon=False)
+    figure.legend(loc="outside lower center", fontsize=9, frameon=False)
+    figure.set_size_inches(6.4, 4.2 + 0.2 * drawn)
     return _save(figure, path)
 
 

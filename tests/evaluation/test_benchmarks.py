@@ -1,0 +1,455 @@
+"""Benchmarks: who is always right scores 100 on every one of them, and what is missing is told."""
+
+import re
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from timm.data import ImageNetInfo
+
+from evaluation.halves import HALVES, picture, subject, write
+from torchvars.data import Source
+from torchvars.evaluation import metrics
+from torchvars.evaluation.attacks import FGSM, PGD, Square, Transferred
+from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Condition, Options, describe, limited, summarize
+from torchvars.evaluation.corruptions import EXTRA, PUBLISHED
+from torchvars.evaluation.results import Outcome, Results
+from torchvars.evaluation.run import evaluate
+
+IMAGENET = ImageNetInfo("imagenet-1k").label_names()
+IN_A = ("n01498041", "n01531178", "n01534433", "n01558993")
+IN_R = ("n01443537", "n01484850", "n01494475", "n01498041")
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+PACS = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+# Mean errors of AlexNet over the five severities, in the order of the corruptions' publication.
+ALEXNET = dict(
+    gaussian_noise=0.886428,
+    shot_noise=0.894468,
+    impulse_noise=0.922640,
+    defocus_blur=0.819880,
+    glass_blur=0.826268,
+    motion_blur=0.785948,
+    zoom_blur=0.798360,
+    snow=0.866816,
+    frost=0.826572,
+    fog=0.819324,
+    brightness=0.564592,
+    contrast=0.853204,
+    elastic_transform=0.646056,
+    pixelate=0.717840,
+    jpeg_compression=0.606500,
+)
+
+
+def plain(folder: Path) -> tuple[Path, dict]:
+    return write(folder / "val").parent, {}
+
+
+def imagenet_c(folder: Path) -> tuple[Path, dict]:
+    pictures = write(folder / "pictures", IN_A)
+    for name in ALEXNET:
+        (folder / "c" / name).mkdir(parents=True)
+        for severity in range(1, 6):
+            (folder / "c" / name / str(severity)).symlink_to(pictures)
+    return folder / "c", {"names": IN_A, "classes": IMAGENET}
+
+
+def imagenet_part(names: tuple[str, ...], favourite: str | None = None):
+    def make(folder: Path) -> tuple[Path, dict]:
+        return write(folder, names), {"names": names, "classes": IMAGENET, "favourite": favourite}
+
+    return make
+
+
+def cifar10_c(folder: Path) -> tuple[Path, dict]:
+    """Three pictures of four classes, in the reverse order of the model's, at five severities."""
+    halves = [half for _ in range(3) for half in HALVES]
+    names = ["truck", "cat", "airplane", "dog"]
+    np.save(folder / "labels.npy", np.array([CIFAR10.index(names[HALVES.index(half)]) for half in halves] * 5))
+    pictures = np.stack([picture(half, number) for severity in range(5) for number, half in enumerate(halves)])
+    for name in PUBLISHED:
+        np.save(folder / f"{name}.npy", pictures)
+    return folder, {"names": names, "classes": CIFAR10[::-1]}
+
+
+def pacs(folder: Path) -> tuple[Path, dict]:
+    for domain in ("art_painting", "cartoon", "photo"):  # wrongly labelled, so that it shows if they are used
+        write(folder / domain, PACS[:4][::-1])
+    write(folder / "sketch", PACS[:4])
+    return folder, {"names": PACS[:4], "classes": PACS}
+
+
+LAYOUTS = {
+    "clean": plain,
+    "corruptions": plain,
+    "imagenet_c": imagenet_c,
+    # A class that is in neither folder gets the largest logit: the answer is looked for among the rest.
+    "imagenet_a": imagenet_part(IN_A, "n01440764"),
+    "imagenet_r": imagenet_part(IN_R, "n01440764"),
+    "imagenet_sketch": imagenet_part(IN_A),
+    "cifar10_c": cifar10_c,
+    "pacs": pacs,
+    "pgd": plain,
+    "fgsm": plain,
+    "square": plain,
+    "autoattack": plain,
+}
+QUICK = Options(severities=(2, 5), queries=10, radii=(1 / 255, 8 / 255))
+every_benchmark = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(find_spec("autoattack") is None, reason="not installed"))
+        if name == "autoattack"
+        else name
+        for name in BENCHMARKS
+    ],
+)
+
+
+def tried(name: str, folder: Path, sign: int, options: Options = QUICK) -> Results:
+    path, classes = LAYOUTS[name](folder)
+    model = subject(**classes, sign=sign)
+    if name in ("imagenet_c", "cifar10_c"):
+        options = replace(options, severities=(1, 2, 3, 4, 5))
+    benchmark = BENCHMARKS[name](str(path), model, options)
+    return evaluate(model, [benchmark], folder / "results.json", partial_ok=True, batch=5, workers=0)
+
+
+@every_benchmark
+def test_who_is_always_right_scores_100_and_who_is_always_wrong_0(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "RESAMPLES", 20)
+    for folder, sign, accuracy in (("right", 1, 100), ("wrong", -1, 0)):
+        (tmp_path / folder).mkdir()
+        rows = tried(name, tmp_path / folder, sign).rows
+        accuracies = [row for row in rows if row.metric == "accuracy"]
+        assert {(row.value, row.low, row.high) for row in accuracies} == {(accuracy, accuracy, accuracy)}
+        classes = [row for row in accuracies if row.condition.startswith("class ")]
+        assert len(classes) == 4
+        assert {row.images for row in classes} == {3 if name == "cifar10_c" else 2}
+        # The wrong one names the opposite half each time, so that both keep to what they say.
+        assert {row.value for row in rows if row.metric == "consistency"} <= {100}
+        if name == "imagenet_c":
+            assert len([row for row in rows if row.metric == "CE"]) == 15
+            for row in rows:
+                if row.metric == "CE":
+                    assert row.value == pytest.approx((100 - accuracy) / ALEXNET[row.condition])
+            (mce,) = [row.value for row in rows if row.metric == "mCE"]
+            assert mce == pytest.approx(np.mean([(100 - accuracy) / error for error in ALEXNET.values()]))
+
+
+def test_corruptions_and_attacks_are_conditions_beside_clean_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "RESAMPLES", 2)
+    results = tried("corruptions", tmp_path, 1)
+    expected = {("clean", None), *((name, severity) for name in PUBLISHED + EXTRA for severity in (2, 5))}
+    assert {(row.condition, row.severity) for row in results.rows if row.metric == "loss"} == expected
+    # Each corruption does something, and what is worse makes the model less sure.
+    losses = {(row.condition, row.severity): row.value for row in results.rows if row.metric == "loss"}
+    assert len(set(losses.values())) == len(losses)
+    for name in ("contrast", "fog"):
+        assert losses["clean", None] < losses[name, 2] < losses[name, 5]
+
+
+@pytest.mark.parametrize("name", ["pgd", "fgsm", "square"])
+def test_larger_balls_make_a_model_less_sure(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "RESAMPLES", 2)
+    options = replace(QUICK, radii=(2 / 255, 16 / 255), attack_steps=(3,), queries=10)
+    rows = [row for row in tried(name, tmp_path, 1, options).rows if row.metric == "loss"]
+    effort = {"pgd": ", 3 steps", "fgsm": "", "square": ", 10 queries"}[name]
+    assert [row.condition for row in rows] == ["clean", f"linf 2/255{effort}", f"linf 16/255{effort}"]
+    assert rows[0].value < rows[1].value < rows[2].value
+
+
+def frost_pictures(folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(1, 7):
+        Image.fromarray(np.full((64, 64, 3), 40 * number, np.uint8)).save(folder / f"frost{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("corruptions", {"seed": 1}),
+        ("corruptions", {"strengths": "imagenet"}),
+        ("corruptions", {"frost": frost_pictures}),
+        ("pgd", {"seed": 1}),
+        ("pgd", {"norm": "l2"}),
+        ("pgd", {"attack_steps": (2,)}),
+        ("fgsm", {"norm": "l2"}),
+        ("square", {"queries": 40}),
+        ("square", {"norm": "l2"}),
+        ("square", {"seed": 1}),
+        ("clean", {"limit": 3}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_each_option_changes_the_numbers(name, changed, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "RESAMPLES", 2)
+    options = replace(QUICK, corruptions=("gaussian_noise", "frost"), severities=(3,), radii=(0.05,), attack_steps=(1,))
+    losses = []
+    for folder, more in (("before", {}), ("after", changed)):
+        (tmp_path / folder).mkdir()
+        given = {key: value(tmp_path / "frost") if callable(value) else value for key, value in more.items()}
+        rows = tried(name, tmp_path / folder, 1, replace(options, **given)).rows
+        losses.append({row.condition: row.value for row in rows if row.metric == "loss"})
+    assert sorted(losses[0].values()) != sorted(losses[1].values())
+    if "frost" in changed:
+        assert losses[0]["gaussian_noise"] == losses[1]["gaussian_noise"]
+
+
+def test_cifar10_c_has_its_severities_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "RESAMPLES", 2)
+    path, classes = cifar10_c(tmp_path)
+    for name, severity in (("fog", 2), ("snow", 5)):
+        pictures = np.load(path / f"{name}.npy")
+        block = slice(12 * (severity - 1), 12 * severity)
+        pictures[block] = pictures[block, ::-1, ::-1]  # turned round: the opposite half is bright
+        np.save(path / f"{name}.npy", pictures)
+    model = subject(**classes)
+    results = evaluate(
+        model, [BENCHMARKS["cifar10_c"](str(path), model, Options())], tmp_path / "results.json", workers=0
+    )
+    wrong = {(row.condition, row.severity) for row in results.rows if row.metric == "accuracy" and row.value == 0}
+    assert wrong == {("fog", 2), ("snow", 5)}
+    assert results.value("cifar10_c", "accuracy", "fog").value == pytest.approx(80)
+    assert results.value("cifar10_c", "accuracy").value == pytest.approx(100 * (1 - 2 / 75))
+
+
+# Sums
+
+
+def outcome(right: np.ndarray) -> Outcome:
+    return Outcome(right, None, {})
+
+
+def with_errors(benchmark: str, errors: dict[str, float], count: int) -> list[tuple]:
+    """What is made of a model that has these mean errors over five severities, the later ones the worse."""
+    conditions, outcomes = [], {}
+    for name, error in errors.items():
+        misses = round(error * 5 * count)
+        for severity in (5, 4, 3, 2, 1):
+            wrong = min(misses, count)
+            misses -= wrong
+            outcomes[f"{name} {severity}"] = outcome(np.arange(count) >= wrong)
+            conditions.append(Condition(name, severity, None))
+    reference = ALEXNET if benchmark == "imagenet_c" else None
+    return summarize(Benchmark(benchmark, "", "", conditions, reference=reference), outcomes)
+
+
+def test_alexnet_has_a_mean_corruption_error_of_100(monkeypatch, tmp_path):
+    monkeypatch.setattr(metrics, "RESAMPLES", 2)
+    # Of 50 000 pictures at 5 severities its errors are whole numbers.
+    path, classes = imagenet_c(tmp_path)
+    published = BENCHMARKS["imagenet_c"](str(path), subject(**classes), Options())
+    assert published.reference == ALEXNET
+    rows = with_errors("imagenet_c", ALEXNET | dict.fromkeys(EXTRA, 0.5), 50_000)
+    found = {name: figure[0] for name, severity, metric, figure in rows if metric == "CE"}
+    assert found == pytest.approx(dict.fromkeys(ALEXNET, 100))  # none for the extra ones
+    assert [figure[0] for *_, metric, figure in rows if metric == "mCE"] == [pytest.approx(100)]
+    perfect = with_errors("imagenet_c", dict.fromkeys(ALEXNET, 0), 100)
+    assert [figure for *_, metric, figure in perfect if metric == "mCE"] == [(0, 0, 0)]
+
+
+def test_a_mean_corruption_error_by_hand():
+    errors = {name: 0.1 * (1 + number % 5) for number, name in enumerate(ALEXNET)}
+    by_hand = sum(errors[name] / ALEXNET[name] for name in ALEXNET) / 15 * 100
+    rows = with_errors("imagenet_c", errors | dict.fromkeys(EXTRA, 1.0), 40)
+    ((value, low, high),) = [figure for *_, metric, figure in rows if metric == "mCE"]
+    assert value == pytest.approx(by_hand)
+    assert low < value < high
+    ((accuracy, *_),) = [figure for name, _, metric, figure in rows if (name, metric) == ("all", "accuracy")]
+    assert accuracy == pytest.approx(70)
+    # Without a reference there is no such thing.
+    rows = with_errors("corruptions", errors, 40)
+    assert {metric for *_, metric, _ in rows} == {"accuracy"}
+
+
+# What is missing
+
+
+def test_missing_corruptions_severities_and_classes_are_listed(tmp_path):
+    path, classes = imagenet_c(tmp_path)
+    (path / "snow" / "3").unlink()
+    (path / "fog").rename(tmp_path / "fog")
+    model = subject(**classes)
+    missing = BENCHMARKS["imagenet_c"](str(path), model, Options()).missing
+    gone = {"snow/3", *(f"fog/{severity}" for severity in range(1, 6))}
+    assert {*missing} == gone | {f"class {name}" for name in IMAGENET if name not in IN_A}
+    fewer = Options(severities=(1, 2), corruptions=("snow", "frost", "speckle_noise"))
+    missing = BENCHMARKS["imagenet_c"](str(path), model, fewer).missing
+    rest = {"severity 3", "severity 4", "severity 5", *(set(PUBLISHED) - {"snow", "frost"})}
+    assert {name for name in missing if not name.startswith("class")} == rest
+
+
+def test_what_was_not_chosen_is_missing_in_every_sum(tmp_path):
+    fewer, rest = (
+        Options(severities=(1, 2, 3), corruptions=PUBLISHED[1:]),
+        {"gaussian_noise", "severity 4", "severity 5"},
+    )
+    path, classes = cifar10_c(tmp_path)
+    assert {*BENCHMARKS["cifar10_c"](str(path), subject(**classes), fewer).missing} == rest
+    (path / "fog.npy").unlink()
+    assert {*BENCHMARKS["cifar10_c"](str(path), subject(**classes), fewer).missing} == {*rest, "fog.npy"}
+    assert BENCHMARKS["cifar10_c"](str(path), subject(**classes), Options()).missing == ("fog.npy",)
+    path = write(tmp_path / "plain")
+    assert {*BENCHMARKS["corruptions"](str(path), subject(), fewer).missing} == rest
+    # The four extra ones are in no sum.
+    assert BENCHMARKS["corruptions"](str(path), subject(), Options(corruptions=PUBLISHED)).missing == ()
+
+
+def test_parts_of_imagenet_want_their_classes(tmp_path):
+    for name, wnids, count in (("imagenet_a", IN_A, 200), ("imagenet_r", IN_R, 200), ("imagenet_sketch", IN_A, 1000)):
+        path = write(tmp_path / name, wnids)
+        missing = BENCHMARKS[name](str(path), subject(wnids, IMAGENET), Options()).missing
+        assert len(missing) == count - 4
+        assert not set(missing) & {f"class {each}" for each in wnids}
+        assert {each.removeprefix("class ") for each in missing} < set(IMAGENET)
+    message = "has 1 classes that are not among the 200 of imagenet_r, such as n01558993"
+    with pytest.raises(ValueError, match=message):
+        BENCHMARKS["imagenet_r"](str(tmp_path / "imagenet_a"), subject(IN_A, IMAGENET), Options())
+
+
+def test_imagenet_c_has_the_same_pictures_in_each_condition(tmp_path):
+    path, classes = imagenet_c(tmp_path)
+    (path / "snow" / "3").unlink()
+    write(path / "snow" / "3", IN_A, count=3)
+    with pytest.raises(ValueError, match=r"snow/3 has other pictures than the rest: 12 for 8, such as n01498041/2.png"):
+        BENCHMARKS["imagenet_c"](str(path), subject(**classes), Options())
+    with pytest.raises(ValueError, match=r"holds nothing of ImageNet-C: expected folders <corruption>/<severity>/<cl"):
+        BENCHMARKS["imagenet_c"](str(tmp_path / "pictures"), subject(**classes), Options())
+
+
+def test_cifar10_c_wants_the_labels_of_five_severities(tmp_path):
+    path, classes = cifar10_c(tmp_path)
+    labels = np.load(path / "labels.npy")
+    shuffled = np.concatenate([labels[:12], np.random.default_rng(0).permutation(labels[12:])])
+    for wrong, message in (
+        (labels[:59], r"labels.npy has 59 labels that are not those of the same pictures at 5 severities"),
+        (shuffled, r"labels.npy has 60 labels that are not those of the same pictures at 5 severities"),
+        (labels[:20], r"gaussian_noise.npy holds 60 pictures and there are 20 labels: expected as many of both"),
+        (labels + 1, r"labels are from 1 to 10: expected from 0 to 9"),
+    ):
+        np.save(path / "labels.npy", wrong)
+        with pytest.raises(ValueError, match=message):
+            BENCHMARKS["cifar10_c"](str(path), subject(**classes), Options())
+    (path / "labels.npy").unlink()
+    with pytest.raises(ValueError, match=r"nothing of CIFAR-10-C: expected labels.npy and <corruption>.npy"):
+        BENCHMARKS["cifar10_c"](str(path), subject(**classes), Options())
+
+
+def test_options_that_cannot_be_are_told_before_anything_runs(tmp_path):
+    with pytest.raises(ValueError, match="no corruption named 'gausian_noise': there are gaussian_noise, shot_noise"):
+        Options(corruptions=("snow", "gausian_noise"))
+    with pytest.raises(ValueError, match="severities are 1, 2, 3, 4 and 5, got 6"):
+        Options(severities=(1, 6))
+    with pytest.raises(FileNotFoundError, match=r"no folder of frost pictures at .*nowhere"):
+        Options(frost=tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="no domain 'oil'"):
+        BENCHMARKS["pacs"](str(pacs(tmp_path)[0]), subject(PACS[:4], PACS), Options(left_out="oil"))
+
+
+@pytest.mark.skipif(find_spec("autoattack") is not None, reason="autoattack is installed")
+def test_a_package_that_is_not_there_is_told_of(tmp_path):
+    with pytest.raises(ImportError, match="AutoAttack needs the package of its authors"):
+        BENCHMARKS["autoattack"](str(write(tmp_path)), subject(), QUICK)
+
+
+# What decides the numbers is in the protocol
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("corruptions", {"seed": 1}),
+        ("corruptions", {"strengths": "imagenet"}),
+        ("corruptions", {"frost": Path(__file__).parent}),
+        ("pgd", {"seed": 1}),
+        ("pgd", {"transfer": subject(name="other", sign=-1)}),
+    ],
+    ids=["seed", "strengths", "frost", "seed of an attack", "transfer"],
+)
+def test_what_decides_the_numbers_is_in_the_protocol(name, changed, tmp_path):
+    path = str(write(tmp_path))
+    before, after = (BENCHMARKS[name](path, subject(), options) for options in (QUICK, replace(QUICK, **changed)))
+    assert before.protocol != after.protocol
+
+
+def test_two_models_of_one_name_are_two_to_transfer_from(tmp_path):
+    path = str(write(tmp_path))
+    protocols = {
+        BENCHMARKS["pgd"](path, subject(), replace(QUICK, transfer=subject(name="other", sign=sign))).protocol
+        for sign in (1, -1)
+    }
+    assert len(protocols) == 2
+
+
+def test_attacks_are_carried_over_only_between_the_same_classes(tmp_path):
+    path, other = str(write(tmp_path)), subject(classes=HALVES[::-1], name="other")
+    message = r"other has 4 classes, bottom, top, right, ... and halves has 4 classes, left, right, top, ..."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        BENCHMARKS["pgd"](path, subject(), replace(QUICK, transfer=other))
+    with pytest.raises(ValueError, match="other has unknown classes and halves has 4 classes"):
+        BENCHMARKS["pgd"](path, subject(), replace(QUICK, transfer=replace(other, classes=None)))
+
+
+def test_pictures_made_against_another_model_are_shown_to_this_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "RESAMPLES", 2)
+    path = str(write(tmp_path))
+    options = replace(QUICK, radii=(8 / 255,))
+    losses = {}
+    for word, transfer in (("own", None), ("opposite", subject(sign=-1, name="opposite"))):
+        benchmark = BENCHMARKS["pgd"](path, subject(), replace(options, transfer=transfer))
+        results = evaluate(subject(), [benchmark], tmp_path / f"{word}.json", workers=0)
+        losses[word] = [row.value for row in results.rows if row.metric == "loss"]
+    assert benchmark.name == "pgd of opposite"
+    # What fools a model that is always wrong helps the one that is always right.
+    assert losses["own"][1] > losses["own"][0] == losses["opposite"][0] > losses["opposite"][1]
+
+
+@pytest.mark.parametrize(
+    ("attack", "words"),
+    [
+        (PGD(1 / 255), "linf 1/255, 5 steps"),
+        (PGD(0.5 / 255, steps=20), "linf 0.5/255, 20 steps"),
+        (FGSM(4 / 255), "linf 4/255"),
+        (Square(0.5, norm="l2", queries=30), "l2 0.5, 30 queries"),
+        (Transferred(PGD(8 / 255), None), "linf 8/255, 5 steps"),
+    ],
+)
+def test_attacks_in_words(attack, words):
+    assert describe(attack) == words
+
+
+# Some of the pictures
+
+
+class Named(Source):
+    def __init__(self, identities: list[str]):
+        super().__init__("named", identities, ["one"], [0] * len(identities))
+
+    def read(self, index: int) -> bytes:
+        return self.identities[index].encode()
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 60))
+def test_some_pictures_are_always_the_same_and_within_more(total, some, more):
+    every = [f"one/{number}.png" for number in range(total)]
+    few, many = (limited(Named(every), limit) for limit in sorted((some, more)))
+    assert len(few) == min(some, more, total)
+    assert set(few.identities) <= set(many.identities)
+    assert few.identities == sorted(few.identities, key=every.index)
+    assert [few.read(index).decode() for index in range(len(few))] == few.identities
+    # Nor does it matter what order they come in.
+    assert set(limited(Named(every[::-1]), min(some, more)).identities) == set(few.identities)
+
+
+def test_some_pictures_are_at_least_one():
+    with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
+        limited(Named(["one/1.png"]), 0)
+    chosen = limited(Named([f"one/{number:03}.png" for number in range(500)]), 100).identities
+    assert len({name[4:5] for name in chosen}) == 5  # from all over, and not the first ones

@@ -1,0 +1,361 @@
+"""Results side by side: differences, their significance, the paper's figures, and pictures of them."""
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from scipy import stats
+
+from torchvars.cli.main import main
+from torchvars.data import Source
+from torchvars.evaluation.benchmarks import ALEXNET, Benchmark, Condition
+from torchvars.evaluation.compare import (
+    corruption_errors,
+    differences,
+    lines_of,
+    print_differences,
+    print_table,
+    protocols_of,
+    relative_error,
+)
+from torchvars.evaluation.corruptions import PUBLISHED
+from torchvars.evaluation.metrics import bootstrap
+from torchvars.evaluation.paper import PAPER
+from torchvars.evaluation.results import Outcome, Results
+from torchvars.evaluation.run import rows_of, take_up
+from torchvars.figures import robustness
+from torchvars.figures.robustness import draw_attacks, draw_corruptions
+
+
+class Named(Source):
+    """Pictures that are names only."""
+
+    def __init__(self, count: int, classes: int):
+        names = [f"{number}.png" for number in range(count)]
+        super().__init__("named", names, [f"n{n}" for n in range(classes)], [n % classes for n in range(count)])
+
+    def read(self, index: int) -> bytes:
+        raise AssertionError("nothing is opened")
+
+
+def tried(name: str, rights: dict[str, dict], count: int = 40, classes: int = 5, protocol: str = "usual") -> Results:
+    """Results of a model by what it recognised: benchmark -> (condition, severity) -> whether (count,)."""
+    results, source = Results({"name": name, "solving": {}}), Named(count, classes)
+    for benchmark, found in rights.items():
+        conditions = [Condition(*key, source) for key in found]
+        reference = ALEXNET if benchmark == "imagenet_c" else None
+        asked = Benchmark(benchmark, protocol, "somewhere", conditions, reference=reference)
+        take_up(results, asked, source)
+        outcomes = results.outcomes[benchmark] = {}
+        for (condition, severity), right in found.items():
+            key = condition if severity is None else f"{condition} {severity}"
+            figures = {"accuracy": bootstrap(100.0 * right), "calibration error": (12.34, None, None)}
+            outcomes[key] = Outcome(right, None, figures)
+        results.rows += rows_of(name, asked, outcomes, source)
+    return results
+
+
+def first_ones(share: float, count: int = 40) -> np.ndarray:
+    return np.arange(count) < round(share * count)
+
+
+def corrupted(share: float, benchmark: str = "corruptions", name: str = "tiny", count: int = 40) -> Results:
+    """Recognises fewer with each severity."""
+    rights = {
+        (each, severity): first_ones(share - 0.1 * severity, count) for each in PUBLISHED for severity in range(1, 6)
+    }
+    return tried(name, {benchmark: {("clean", None): first_ones(share, count), **rights}}, count)
+
+
+def printed(show, *arguments) -> str:
+    console = Console(file=io.StringIO(), width=250)
+    show(*arguments, console=console)
+    return console.file.getvalue()
+
+
+# Differences
+
+
+def test_differences_are_paired_picture_by_picture():
+    generator = np.random.default_rng(0)
+    right = generator.random(200) < 0.6
+    better = right.copy()
+    better[np.flatnonzero(~right)[:12]] = True  # twelve more, and none less
+    key = ("clean", None)
+    (found,) = differences(tried("first", {"clean": {key: right}}, 200), tried("second", {"clean": {key: better}}, 200))
+    assert found[:3] == ("clean", "clean", "accuracy")
+    assert found.value == pytest.approx(6)
+    assert found.p == pytest.approx(2 / 2**12)
+    # The interval is that of the twelve alone, far narrower than that of either model.
+    assert (found.low, found.high) == pytest.approx(tuple(stats.binom.ppf([0.025, 0.975], 200, 0.06) / 2), abs=0.6)
+    # The other way round it is the other sign.
+    (other,) = differences(tried("second", {"clean": {key: better}}, 200), tried("first", {"clean": {key: right}}, 200))
+    assert (other.value, other.low, other.high) == pytest.approx((-found.value, -found.high, -found.low))
+    assert other.p == found.p
+
+
+def test_differences_only_on_the_same_pictures_and_conditions():
+    clean, fog, snow = ("clean", None), ("fog", 1), ("snow", 1)
+    first = tried("first", {"clean": {clean: first_ones(0.5)}, "corruptions": {fog: first_ones(0.5)}})
+    second = tried("second", {"corruptions": {fog: first_ones(0.4), snow: first_ones(0.1)}})
+    assert [(each.benchmark, each.condition) for each in differences(first, second)] == [("corruptions", "fog 1")]
+    fewer = tried("third", {"corruptions": {fog: first_ones(0.5, 30)}}, 30)
+    assert differences(first, fewer) == []
+    assert "first and third have no pictures in common" in printed(print_differences, first, fewer)
+
+
+@pytest.mark.parametrize("benchmark", ["corruptions", "imagenet_c", "cifar10_c"])
+def test_the_difference_over_all_corruptions(benchmark):
+    first, second = corrupted(0.9, benchmark, "first"), corrupted(0.95, benchmark, "second")
+    found = {each.condition: each for each in differences(first, second)}
+    assert found["all"].value == pytest.approx(5)
+    assert found["all"].p is None
+    assert len(found) == 77
+    shown = printed(print_differences, first, second)
+    assert "second less first" in shown
+    assert "+5.00" in shown
+    # One line stands for all the corruptions.
+    assert [line.split()[3] for line in shown.splitlines() if f" {benchmark} " in line] == ["clean", "all"]
+
+
+# Relative to a baseline
+
+
+def test_a_baseline_relative_to_itself_is_100():
+    baseline = corrupted(0.8)
+    assert relative_error(baseline, baseline) == (100, 100, 100)
+    perfect = tried(
+        "perfect",
+        {"corruptions": {(name, severity): first_ones(1) for name in PUBLISHED for severity in range(1, 6)}},
+    )
+    assert relative_error(perfect, perfect) == (100, 100, 100)  # none of none
+    assert relative_error(perfect, baseline) == (0, 0, 0)
+    assert np.isfinite(relative_error(baseline, perfect)).all()
+
+
+def test_relative_errors_by_hand():
+    # Errors of .5 at all severities, against .2 to .6: .4 on average.
+    rights = {(name, severity): first_ones(0.5) for name in PUBLISHED for severity in range(1, 6)}
+    rights |= {("fog", severity): first_ones(0.8) for severity in range(1, 6)}
+    model, baseline = tried("model", {"corruptions": rights}), corrupted(0.9)
+    value, low, high = relative_error(model, baseline)
+    assert value == pytest.approx((14 * 0.5 / 0.4 + 0.2 / 0.4) / 15 * 100)
+    assert low < value < high
+    # Each corruption is put in relation before the mean is taken.
+    half = {("fog", severity): first_ones(0.0) for severity in range(1, 6)}
+    model = tried("model", {"corruptions": {**rights, **half}})
+    other = tried("other", {"corruptions": {**rights, ("fog", 5): first_ones(0.0)}})
+    fog = 1 / ((4 * 0.2 + 1) / 5)
+    assert relative_error(model, other)[0] == pytest.approx((14 + fog) / 15 * 100)
+
+
+def test_relative_errors_need_every_corruption_and_the_same_pictures():
+    baseline, lacking = corrupted(0.8), corrupted(0.8)
+    del lacking.outcomes["corruptions"]["frost 3"]
+    assert corruption_errors(lacking) is None
+    assert relative_error(lacking, baseline) is relative_error(baseline, lacking) is None
+    assert relative_error(corrupted(0.8, count=30), baseline) is None
+    errors = corruption_errors(baseline)
+    assert errors.shape == (40, 15)
+    assert errors[0].tolist() == [0] * 15
+    # The 30th is recognised at no severity, the 20th at the first two.
+    assert (errors[30].tolist(), errors[20].tolist()) == ([1] * 15, pytest.approx([0.6] * 15))
+
+
+# Tables
+
+
+def test_a_table_has_a_line_for_each_sum_and_a_column_for_each_model():
+    first, second = corrupted(0.9, name="first"), corrupted(0.8, name="second")
+    attacked = {("clean", None): first_ones(0.7), ("linf 1/255, 5 steps", None): first_ones(0.25)}
+    third = tried("third", {"pgd": attacked, "clean": {("clean", None): first_ones(0.7)}})
+    assert lines_of([first, second, third]) == [
+        ("corruptions", "clean", "accuracy"),
+        ("corruptions", "all", "accuracy"),
+        ("pgd", "clean", "accuracy"),
+        ("pgd", "linf 1/255, 5 steps", "accuracy"),
+        ("clean", "clean", "accuracy"),
+        ("clean", "clean", "calibration error"),
+    ]
+    shown = printed(print_table, [first, second, third], 1)
+    cells = {tuple(part.strip() for part in line.split("│")[1:4]): line for line in shown.splitlines() if "│" in line}
+    assert re.search(r"│ 60.0 \(\S+ to \S+\) +│ 50.0 \(\S+ to \S+\) +│  +│", cells["corruptions", "all", "accuracy"])
+    assert re.search(r"│  +│  +│ 25.0 \(\S+ to \S+\) +│", cells["pgd", "linf 1/255, 5 steps", "accuracy"])
+    assert "12.3" in cells["clean", "clean", "calibration error"]
+    relative = cells["corruptions", "all", "CE, second = 100"]
+    assert re.search(r"│ 80.0 \(\S+ to \S+\) +│ 100.0 \(100.0 to 100.0\) +│  +│", relative)
+    assert "CE" not in printed(print_table, [first])
+
+
+def test_models_told_to_solve_differently_are_told_apart():
+    first, second = corrupted(0.9), corrupted(0.8)
+    second = replace(second, model={"name": "tiny", "solving": {"strength": 0.5}})
+    shown = printed(print_table, [first, second])
+    assert "│ tiny " in shown.replace("┃", "│")
+    assert "tiny (strength 0.5)" in shown
+    assert "tiny (strength 0.5) less tiny, on the same" in printed(print_differences, first, second)
+
+
+def test_a_table_says_how_numbers_came_about():
+    key = ("clean", None)
+    first = tried("first", {"clean": {key: first_ones(0.5)}})
+    same = tried("same", {"clean": {key: first_ones(0.5)}})
+    other = tried("other", {"clean": {key: first_ones(0.5)}}, protocol="another crop")
+    assert protocols_of([first, same]) == ["clean: usual; 40 pictures"]
+    both = ["clean: usual; 40 pictures (first, same)", "clean: another crop; 40 pictures (other)"]
+    assert protocols_of([first, same, other]) == both
+    shown = printed(print_table, [first, same, other])
+    assert all(line in shown for line in both)
+
+
+def test_a_table_warns():
+    results = tried("tiny", {"clean": {("clean", None): first_ones(0.5)}})
+    results = replace(results, warnings=["[bold]it smells[/bold]"], unreadable={"a/1.png": "cut", "b/2.png": "cut"})
+    shown = printed(print_table, [results])
+    assert "warning, tiny: [bold]it smells[/bold]" in shown
+    assert "2 pictures could not be read and count as not recognised, such as a/1.png" in shown
+
+
+# The paper's figures
+
+
+def paper_table() -> dict[str, tuple[float, ...]]:
+    """Some of its rows: clean, IN-C (mCE), IN-R, IN-SK, PGD, IN-A."""
+    return {
+        "timm:deit_tiny_patch16_224": (72.2, 71.1, 32.6, 20.2, 6.2, 7.3),
+        "deit_tiny_vars_sd": (76.5, 62.5, 40.2, 27.5, 13.4, 11.5),
+        "gfnet_tiny_vars_d": (77.8, 58.6, 41.2, 29.0, 15.9, 12.6),
+        "rvt_tiny_performer": (77.6, 60.4, 41.7, 28.7, 11.1, 11.1),
+        "rvt_tiny_vars_s": (76.8, 61.8, 43.2, 30.1, 7.6, 9.1),
+        "rvt_tiny_vars_sd": (78.4, 58.3, 42.5, 30.5, 11.4, 13.4),
+    }
+
+
+def test_the_paper_is_copied_as_it_is():
+    names = ("clean", "imagenet_c", "imagenet_r", "imagenet_sketch", "pgd", "imagenet_a")
+    for name, figures in paper_table().items():
+        assert tuple(PAPER[name][benchmark] for benchmark in names) == figures
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "condition", "classes", "figure"),
+    [
+        ("clean", "clean", 1000, "78.4"),
+        ("imagenet_r", "clean", 200, "42.5"),
+        ("imagenet_a", "clean", 200, "13.4"),
+        ("imagenet_sketch", "clean", 1000, "30.5"),
+        ("pgd", "linf 1/255, 5 steps", 1000, "11.4"),
+    ],
+)
+def test_the_paper_stands_beside_its_own_pictures_only(benchmark, condition, classes, figure):
+    def table(name: str, classes: int, condition: str = condition) -> str:
+        rights = {benchmark: {(condition, None): first_ones(0.5, 2 * classes)}}
+        return printed(print_table, [tried(name, rights, 2 * classes, classes)])
+
+    shown = table("rvt_tiny_vars_sd", classes)
+    assert "paper: RVT* VARS-SD" in shown
+    assert f"│ {figure} " in shown
+    assert "paper" not in table("rvt_tiny_vars_sd", 10)
+    assert "paper" not in table("rvt_tiny_vars_sd", 1200 - classes)
+    assert "paper" not in table("somebody_else", classes)
+    assert "paper" not in table("rvt_tiny_vars_sd", classes, "linf 2/255, 5 steps")
+    assert "paper: DeiT " in table("timm:deit_tiny_patch16_224.fb_in1k", classes)
+
+
+def test_the_paper_has_a_mean_corruption_error():
+    results = corrupted(0.9, "imagenet_c", "rvt_tiny_vars_sd")
+    results.asked["imagenet_c"]["classes"] = 1000
+    lines = [line for line in printed(print_table, [results]).splitlines() if "58.3" in line]
+    assert len(lines) == 1
+    assert "mCE" in lines[0]
+
+
+# Pictures
+
+
+def attacked(name: str, share: float) -> Results:
+    radii = (1, 2, 4, 8)
+    found = {
+        "pgd": {(f"linf {r}/255, {steps} steps", None): share - r * steps / 100 for r in radii for steps in (5, 10)},
+        "square": {(f"linf {r}/255, 200 queries", None): share - r / 50 for r in radii},
+        "fgsm": {(f"linf {r}/255", None): share - r / 30 for r in radii},
+    }
+    rights = {
+        benchmark: {("clean", None): first_ones(share), **{key: first_ones(value) for key, value in values.items()}}
+        for benchmark, values in found.items()
+    }
+    return tried(name, rights)
+
+
+def ink(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"), dtype=float)
+
+
+def test_heat_maps_show_each_model_and_each_severity(tmp_path):
+    def draw(*results: Results) -> np.ndarray:
+        assert draw_corruptions(results, tmp_path / "new" / "map.png")
+        return ink(tmp_path / "new" / "map.png")
+
+    one = draw(corrupted(0.9))
+    # Two runs of one model are two maps.
+    assert draw(corrupted(0.9), corrupted(0.9)).shape[1] > 1.4 * one.shape[1]
+    changed = corrupted(0.9)
+    changed.rows = [
+        replace(row, value=3.0) if (row.condition, row.severity, row.metric) == ("fog", 4, "accuracy") else row
+        for row in changed.rows
+    ]
+    differing = np.abs(draw(changed) - one).max(-1) > 0
+    rows, columns = np.flatnonzero(differing.any(1)), np.flatnonzero(differing.any(0))
+    # One cell of 15 by 5, about two thirds down and to the right, and nothing else.
+    height, width = differing.shape
+    assert 0 < rows.max() - rows.min() < height / 12
+    assert 0 < columns.max() - columns.min() < width / 6
+    assert 0.5 < rows.mean() / height < 0.75
+    # What was not tried is left empty.
+    lacking = corrupted(0.9)
+    lacking.rows = [row for row in lacking.rows if (row.condition, row.severity) != ("fog", 4)]
+    assert (draw(lacking) != one).any()
+
+
+def test_curves_show_each_attack(tmp_path, monkeypatch):
+    drawn = []
+    save = robustness._save
+    monkeypatch.setattr(robustness, "_save", lambda figure, path: drawn.append(figure) or save(figure, path))
+    assert draw_attacks([attacked("first", 0.9), attacked("second", 0.8)], tmp_path / "curves.png")
+    lines = {line.get_label(): line for line in drawn[0].axes[0].lines}
+    efforts = ("pgd, 5 steps", "pgd, 10 steps", "square, 200 queries", "fgsm")
+    assert set(lines) == {f"{name}, {effort}" for name in ("first", "second") for effort in efforts}
+    # Each begins with clean pictures, and no two look the same.
+    assert lines["first, pgd, 10 steps"].get_xydata().tolist() == [[0, 90], [1, 80], [2, 70], [4, 50], [8, 10]]
+    assert lines["second, square, 200 queries"].get_xydata()[:2].tolist() == [[0, 80], [1, 77.5]]
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines.values()}
+    assert len(looks) == len(lines)
+    assert ink(tmp_path / "curves.png").std() > 10
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path):
+    clean = tried("tiny", {"clean": {("clean", None): first_ones(0.5)}})
+    assert not draw_corruptions([clean], tmp_path / "map.png")
+    assert not draw_attacks([clean, corrupted(0.9)], tmp_path / "curves.png")
+    assert not draw_attacks([tried("tiny", {"pgd": {("clean", None): first_ones(0.5)}})], tmp_path / "curves.png")
+    assert not draw_corruptions([], tmp_path / "map.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_compares_several_files(tmp_path, capsys):
+    paths = []
+    for name, share in (("first", 0.9), ("second", 0.8), ("third", 0.7)):
+        paths.append(str(tmp_path / f"{name}.json"))
+        corrupted(share, name=name).write(Path(paths[-1]))
+    main(["compare", *paths, "--baseline", "3"])
+    shown = capsys.readouterr().out
+    assert "CE, third = 100" in shown
+    assert "on the same pictures" not in shown  # of two models only
+    main(["compare", *paths[:2]])
+    assert "second less first, on the same pictures" in capsys.readouterr().out

@@ -1,0 +1,110 @@
+"""The file of results: what is written is read, and nothing else is."""
+
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchvars.evaluation.results import Outcome, Results, Row, key_of
+
+
+def results() -> Results:
+    right = np.random.default_rng(0).random(13) < 0.5
+    outcome = Outcome(
+        right, np.arange(13) - 1, {"accuracy": (50.0, 40.5, 60.0), "calibration error": (3.0, None, None)}
+    )
+    row = Row("tiny", "corruptions", "fog", 3, "accuracy", 100 / 3, 12.5, None, 13, "how it was done; «ß»")
+    return Results(
+        {"name": "tiny", "sha256": "abc", "solving": {"strength": 0.3}},
+        {"corruptions": {"protocol": "how it was done", "images": 13}},
+        {"corruptions": {"clean": outcome, "fog 3": replace(outcome, named=None)}},
+        {"corruptions": [f"a/{number}.png" for number in range(13)]},
+        [row, replace(row, severity=None, condition="all")],
+        {"a/3.png": "broken"},
+        ["something smells"],
+        {"torch": "2"},
+    )
+
+
+def test_what_is_written_is_read(tmp_path):
+    path, written = tmp_path / "new" / "results.json", results()
+    written.write(path)
+    read = Results.read(path)
+    for each in fields(Results):
+        if each.name != "outcomes":
+            assert getattr(read, each.name) == getattr(written, each.name)
+    for key, outcome in written.outcomes["corruptions"].items():
+        other = read.outcomes["corruptions"][key]
+        assert other.right.tolist() == outcome.right.tolist()
+        assert other.right.dtype == bool
+        assert other.figures == outcome.figures
+        assert (None if other.named is None else other.named.tolist()) == (
+            None if outcome.named is None else outcome.named.tolist()
+        )
+    again = tmp_path / "again.json"
+    read.write(again)
+    assert again.read_bytes() == path.read_bytes()
+    # A row is a line, for those who compare files by lines.
+    assert sum('"metric": "accuracy"' in line for line in path.read_text().splitlines()) == 2
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=70))
+def test_answers_are_kept_one_for_each_picture(right):
+    outcome = Outcome(np.array(right), None, {})
+    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))).right.tolist() == right
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content.pop("outcomes"),
+        lambda content: content.update(torchvars_results=2),
+        lambda content: content["rows"][0].pop("protocol"),
+        lambda content: content["outcomes"]["corruptions"]["clean"].update(images=700),
+        lambda content: content["outcomes"]["corruptions"]["clean"].update(images=3),
+        lambda content: content["outcomes"]["corruptions"]["clean"].update(right="no hex"),
+        lambda content: content.update(rows=3),
+    ],
+)
+def test_a_damaged_file_is_not_read(damage, tmp_path):
+    path = tmp_path / "results.json"
+    results().write(path)
+    content = json.loads(path.read_text())
+    damage(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"results.json holds no results of torchvars evaluate: "):
+        Results.read(path)
+
+
+def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    results().write(path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        replace(results(), warnings=[]).write(path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_numbers_are_found_by_what_they_are_of():
+    found = results()
+    assert found.value("corruptions", "accuracy", "fog", 3) is found.rows[0]
+    assert found.value("corruptions", "accuracy") is found.rows[1]
+    assert found.value("corruptions", "accuracy", "fog") is None
+    assert found.value("corruptions", "loss") is None
+    assert (key_of("fog", 3), key_of("clean", None)) == ("fog 3", "clean")
+
+
+def test_a_model_is_called_by_its_name_and_how_it_was_told_to_solve():
+    assert results().label == "tiny (strength 0.3)"
+    assert replace(results(), model={"name": "tiny", "solving": {}}).label == "tiny"
+    told = {"steps": 7, "adapt": 1.0, "adapt_data": "/somewhere"}
+    assert replace(results(), model={"name": "tiny", "solving": told}).label == "tiny (steps 7, adapt 1.0)"

@@ -1,0 +1,643 @@
+"""The loop: numbers do not depend on how it is run, nothing is done twice, and nothing is passed over in silence."""
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor, nn
+
+from evaluation.halves import HALVES, Halves, save_weights, subject, write
+from torchvars.cli import compare as compare_command
+from torchvars.cli import evaluate as evaluate_command
+from torchvars.cli.main import main
+from torchvars.data import Source, open_source
+from torchvars.evaluation import metrics, run
+from torchvars.evaluation.attacks import PGD, Square
+from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Condition, Options
+from torchvars.evaluation.processes import Processes
+from torchvars.evaluation.results import Results
+from torchvars.evaluation.run import evaluate, match_classes
+from torchvars.evaluation.subjects import Subject, open_subject
+
+FEW = Options(corruptions=("gaussian_noise", "fog", "saturate"), severities=(1, 4), radii=(8 / 255,), queries=5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """As many as in the processes that are compared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _rough_intervals(monkeypatch):
+    monkeypatch.setattr(metrics, "RESAMPLES", 50)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> str:
+    """Eleven, which fill no whole number of batches."""
+    folder = write(tmp_path_factory.mktemp("pictures"), count=3)
+    (folder / "left" / "2.png").unlink()
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    return save_weights(tmp_path_factory.mktemp("weights") / "tiny")
+
+
+def benchmarks(pictures: str, model: Subject, *names: str, options: Options = FEW) -> list[Benchmark]:
+    return [BENCHMARKS[name](pictures, model, options) for name in names]
+
+
+def tried(model: Subject, chosen: list[Benchmark], output: Path, **options) -> Results:
+    return evaluate(model, chosen, output, **{"partial_ok": True, "workers": 0, "batch": 4, **options})
+
+
+def counted(monkeypatch) -> list[str]:
+    """Conditions as they are tried."""
+    keys, answer = [], run.answer
+
+    def counting(judge, condition, *rest):
+        keys.append(condition.name if condition.severity is None else f"{condition.name} {condition.severity}")
+        return answer(judge, condition, *rest)
+
+    monkeypatch.setattr(run, "answer", counting)
+    return keys
+
+
+# Numbers do not depend on how they are found
+
+
+@pytest.mark.parametrize(("batch", "workers"), [(1, 0), (11, 0), (64, 2), (3, 1)])
+def test_numbers_do_not_depend_on_batches_and_workers(batch, workers, pictures, weights, tmp_path):
+    model = open_subject(str(weights))
+    names = ("corruptions", "pgd", "square")
+    first = tried(model, benchmarks(pictures, model, *names), tmp_path / "first.json")
+    second = tried(model, benchmarks(pictures, model, *names), tmp_path / "second.json", batch=batch, workers=workers)
+    assert 0 < first.value("corruptions", "accuracy", "clean").value < 100
+    for one, other in zip(first.rows, second.rows, strict=True):
+        assert replace(one, value=0, low=0, high=0) == replace(other, value=0, low=0, high=0)
+        # What is right or wrong is the same; of the logits the last digits are not.
+        tolerance = 1e-3 if one.metric in ("loss", "calibration error") else 0
+        assert (other.value, other.low, other.high) == pytest.approx((one.value, one.low, one.high), abs=tolerance)
+
+
+class Alone:
+    """One process of several, which keeps what it has to itself."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, rank: int, world: int):
+        self.rank, self.world = rank, world
+
+    def gather(self, mine: list) -> list:
+        return mine
+
+
+class Colours(Source):
+    """Pictures of one colour each, in memory; every third cannot be read."""
+
+    def __init__(self, count: int):
+        names = [f"{number}.png" for number in range(count)]
+        super().__init__("colours", names, ["dark", "bright"], [number % 2 for number in range(count)])
+
+    def read(self, index: int) -> bytes:
+        raise AssertionError("pictures are opened")
+
+    def open(self, index: int) -> Image.Image:
+        if index % 3 == 2:
+            raise OSError("broken")
+        return Image.new("RGB", (4, 4), (20 * index % 256,) * 3)
+
+
+class Brightness(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        bright = pixels.mean((1, 2, 3))
+        return torch.stack([1 - bright, bright], 1)
+
+
+@given(count=st.integers(1, 20), batch=st.integers(1, 8), world=st.integers(2, 5))
+def test_processes_share_every_picture_between_them(count, batch, world):
+    def answers(rank: int, world: int) -> tuple[list, dict]:
+        source = Colours(count)
+        condition = Condition("clean", None, source)
+        return run.answer(Brightness(), condition, 4, source.labels, Alone(rank, world), batch, 0, None)
+
+    alone, problems = answers(0, 1)
+    assert [each.index for each in alone] == list(range(count))
+    assert [each.named == -1 for each in alone] == [index % 3 == 2 for index in range(count)]
+    parts = [answers(rank, world) for rank in range(world)]
+    assert sorted(each for part, _ in parts for each in part) == alone
+    assert {name: problem for _, found in parts for name, problem in found.items()} == problems
+
+
+def test_what_is_finished_is_what_the_first_process_says(monkeypatch):
+    """Another may not see its file."""
+    second = Processes()
+    second.rank, second.world = 1, 2
+    monkeypatch.setattr(second, "gather", lambda mine: ["of the first", *mine])
+    assert second.by_first(lambda: "of the second") == "of the first"
+    assert Processes().by_first(lambda: "its own") == "its own"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_two_processes_give_the_numbers_of_one(pictures, weights, tmp_path, capsys, monkeypatch):
+    monkeypatch.undo()
+    arguments = ["evaluate", str(weights), "--data", pictures, "--benchmark", "clean,corruptions,pgd,square"]
+    arguments += ["--corruptions=fog,gaussian_noise", "--severities=4", "--radii=8/255", "--queries=5", "--partial"]
+    arguments += ["--batch=4", "--workers=0"]
+    main([*arguments, "--output", str(tmp_path / "one.json")])
+    shown = capsys.readouterr()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "torchvars"]
+    second = ["--output", str(tmp_path / "two.json")]
+    done = subprocess.run([*torchrun, *arguments, *second], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "two.json").read_text() == (tmp_path / "one.json").read_text()
+    # Only one of them speaks, and says what all of them found.
+    assert done.stdout == shown.out.replace("one.json", "two.json")
+    assert [line for line in done.stderr.splitlines() if line.endswith(" %")] == shown.err.splitlines()
+    assert len(shown.err.splitlines()) == 5
+
+
+# Nothing is done twice
+
+
+def test_what_is_finished_is_not_tried_again(pictures, tmp_path, monkeypatch):
+    model, output = subject(), tmp_path / "results.json"
+    chosen = benchmarks(pictures, model, "clean", "corruptions", "pgd")
+    tried(model, chosen, output)
+    before = output.read_bytes()
+    keys = counted(monkeypatch)
+    tried(model, chosen, output, batch=2)
+    assert keys == []
+    assert output.read_bytes() == before
+
+
+def test_clean_pictures_are_tried_once_for_all_benchmarks(pictures, tmp_path, monkeypatch):
+    model, output, keys = subject(), tmp_path / "results.json", counted(monkeypatch)
+    results = tried(model, benchmarks(pictures, model, "clean", "corruptions", "pgd"), output)
+    assert keys.count("clean") == 1
+    values = [results.value(name, "loss", "clean").value for name in ("clean", "corruptions", "pgd")]
+    assert len(set(values)) == 1
+    # Of other pictures they are others.
+    few = replace(FEW, limit=5)
+    tried(model, benchmarks(pictures, model, "square", options=few), output)
+    assert keys.count("clean") == 2
+
+
+def test_benchmarks_are_added_to_a_file(pictures, tmp_path, monkeypatch):
+    model, output = subject(), tmp_path / "results.json"
+    tried(model, benchmarks(pictures, model, "clean", "corruptions"), tmp_path / "together.json")
+    tried(model, benchmarks(pictures, model, "clean"), output)
+    keys = counted(monkeypatch)
+    tried(model, benchmarks(pictures, model, "corruptions"), output)
+    assert keys == [f"{name} {severity}" for name in FEW.corruptions for severity in FEW.severities]
+    assert output.read_bytes() == (tmp_path / "together.json").read_bytes()
+    # More of a benchmark as well; but what it has is not to be lost.
+    keys.clear()
+    more = replace(FEW, severities=(1, 2, 4), corruptions=("gaussian_noise", "fog", "saturate"))
+    tried(model, benchmarks(pictures, model, "corruptions", options=more), output)
+    assert keys == [f"{name} 2" for name in FEW.corruptions]
+    before = output.read_bytes()
+    with pytest.raises(ValueError, match=r"holds more of corruptions than is asked for now, such as gaussian_noise 2"):
+        tried(model, benchmarks(pictures, model, "corruptions"), output)
+    assert output.read_bytes() == before
+
+
+def killing(model: Subject, chosen: list[Benchmark], output: Path, times: int, half: bool) -> None:
+    """Goes on until the file was written so often, the last time by half if so asked, and is killed."""
+    write, left = Results.write, times
+
+    def counting(self: Results, path: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0 and half:
+            Path(f"{path}.part").write_text('{\n"torchvars_results": 1,\n"mod')
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(self, path)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Results.write = counting
+    tried(model, chosen, output)
+
+
+@pytest.mark.parametrize(
+    ("written", "half", "left"),  # each benchmark is written once more when it is finished
+    [(1, True, 8), (1, False, 7), (2, False, 7), (4, True, 6), (9, False, 1), (10, False, 0)],
+)
+def test_killed_it_goes_on_where_it_was(written, half, left, pictures, weights, tmp_path, monkeypatch):
+    model, output = open_subject(str(weights)), tmp_path / "results.json"
+    chosen = benchmarks(pictures, model, "clean", "corruptions", "pgd")
+    keys = counted(monkeypatch)
+    tried(model, chosen, tmp_path / "undisturbed.json")
+    every = ["clean", *(f"{name} {number}" for name in FEW.corruptions for number in (1, 4)), "linf 8/255, 5 steps"]
+    assert keys == every
+    process = multiprocessing.get_context("fork").Process(target=killing, args=(model, chosen, output, written, half))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    keys.clear()
+    tried(model, chosen, output)
+    assert keys == every[len(every) - left :]
+    assert output.read_bytes() == (tmp_path / "undisturbed.json").read_bytes()
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
+
+
+# Another question is another file
+
+
+def refused(message: str, model: Subject, chosen: list[Benchmark], output: Path, **options) -> None:
+    before = output.read_bytes()
+    with pytest.raises(ValueError, match=message):
+        tried(model, chosen, output, **options)
+    assert output.read_bytes() == before
+    assert not Path(f"{output}.part").exists()
+
+
+def test_a_file_of_another_question_is_left_alone(pictures, tmp_path, monkeypatch):
+    model, output = subject(), tmp_path / "results.json"
+    tried(model, benchmarks(pictures, model, "clean", "corruptions", "pgd"), output)
+    keys = counted(monkeypatch)
+    other = subject(sign=-1)
+    told = f"another model .sha256 {model.sha256}, now {other.sha256}.: give another file"
+    refused(told, other, benchmarks(pictures, other, "clean"), output)
+    other = subject(name="other")
+    refused("name halves, now other", other, benchmarks(pictures, other, "clean"), output)
+    told = re.escape("solving {}, now {'strength': 0.5}")
+    refused(told, model, benchmarks(pictures, model, "clean"), output, solving={"strength": 0.5})
+    other = replace(model, size=16)
+    refused("size 32, now 16", other, benchmarks(pictures, other, "clean"), output)
+    elsewhere = write(tmp_path / "elsewhere")
+    told = f"holds clean with other settings: data '{pictures}', now '{elsewhere}'; pictures '.*; images 11, now 8"
+    refused(told, model, benchmarks(str(elsewhere), model, "clean"), output)
+    told = "pictures '.*', now '.*'; images 11, now 5"
+    refused(told, model, benchmarks(pictures, model, "clean", options=replace(FEW, limit=5)), output)
+    for name in ("corruptions", "pgd"):
+        told = f"holds {name} with other settings: protocol '.*seed 0.*', now '.*seed 1.*'; give --output another file"
+        refused(told, model, benchmarks(pictures, model, name, options=replace(FEW, seed=1)), output)
+    assert keys == []
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1, 2]", "null", '{"torchvars_results": 2}', "\x00\xff", '{"torchvars_results": 1}', "cut"]
+)
+def test_a_file_of_something_else_is_left_alone(content, pictures, tmp_path):
+    model, output = subject(), tmp_path / "results.json"
+    if content == "cut":
+        tried(model, benchmarks(pictures, model, "clean"), output)
+        content = output.read_text()[:-20]
+    output.write_text(content)
+    refused(f"{output} holds no results of torchvars evaluate", model, benchmarks(pictures, model, "clean"), output)
+
+
+def test_all_questions_are_checked_before_the_first_is_tried(pictures, tmp_path, monkeypatch):
+    model, output, keys = subject(), tmp_path / "results.json", counted(monkeypatch)
+    strange = BENCHMARKS["clean"](str(write(tmp_path / "strange", ("a", "b", "c", "d"))), model, FEW)
+    with pytest.raises(ValueError, match="halves does not know 4 of the 4 classes"):
+        tried(model, [*benchmarks(pictures, model, "pgd"), strange], output)
+    with pytest.raises(ValueError, match="corruptions is not complete"):
+        tried(model, benchmarks(pictures, model, "clean", "corruptions"), output, partial_ok=False)
+    with pytest.raises(ValueError, match="batch must be at least 1 and workers at least 0, got 0 and -1"):
+        tried(model, benchmarks(pictures, model, "clean"), output, batch=0, workers=-1)
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"file is a file: give --output a path in a folder"):
+        tried(model, benchmarks(pictures, model, "clean"), tmp_path / "file" / "results.json")
+    assert keys == []
+    assert not output.exists()
+
+
+# Pictures that cannot be read
+
+
+def test_a_picture_that_cannot_be_read_is_counted_and_named(tmp_path):
+    folder = write(tmp_path / "pictures", count=5)
+    (folder / "left" / "3.png").write_bytes((folder / "left" / "3.png").read_bytes()[:200])
+    (folder / "top" / "0.png").write_bytes(b"nothing")
+    model = subject()
+    results = tried(model, benchmarks(str(folder), model, "clean", "corruptions", "pgd"), tmp_path / "results.json")
+    assert {name.removeprefix(f"{folder}: ") for name in results.unreadable} == {"left/3.png", "top/0.png"}
+    for row in results.rows:
+        if row.condition.startswith("class "):
+            expected = 80 if row.condition.split()[1] in ("left", "top") else 100
+            assert (row.value, row.images) == (pytest.approx(expected), 5)
+        elif row.metric in ("accuracy", "consistency"):
+            assert (row.value, row.images) == (pytest.approx(90), 20), row
+        elif row.metric == "loss":  # of those that were seen
+            assert row.value < 0.2
+    for outcomes in results.outcomes.values():
+        for outcome in outcomes.values():
+            assert len(outcome.right) == 20
+            assert [results.pictures["clean"][index] for index in np.flatnonzero(~outcome.right)] == [
+                "left/3.png",
+                "top/0.png",
+            ]
+    assert Results.read(tmp_path / "results.json").unreadable == results.unreadable
+
+
+def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):
+    folder = write(tmp_path / "pictures", count=1)
+    for path in folder.glob("*/*.png"):
+        path.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"no picture of .* can be read"):
+        tried(subject(), benchmarks(str(folder), subject(), "clean"), tmp_path / "results.json")
+
+
+# Classes
+
+
+def test_classes_are_matched_by_name(pictures, tmp_path):
+    names = ("wall", "right", "bottom", "door", "left", "top")  # more than the pictures have, in another order
+    for sign, expected in ((1, 100), (-1, 0)):
+        model = subject(classes=names, sign=sign)
+        results = tried(model, benchmarks(pictures, model, "clean", "pgd"), tmp_path / f"{sign}.json")
+        assert results.value("clean", "accuracy", "clean").value == expected
+        assert results.value("pgd", "accuracy", "linf 8/255, 5 steps").value == expected
+
+
+def test_the_answer_is_looked_for_among_the_classes_present_where_the_protocol_says_so(pictures, tmp_path):
+    model = subject(classes=("wall", *HALVES), favourite="wall")
+    (clean,) = benchmarks(pictures, model, "clean")
+    whole = tried(model, [clean], tmp_path / "whole.json")
+    among = tried(model, [replace(clean, among_present=True)], tmp_path / "among.json")
+    assert whole.value("clean", "accuracy", "clean").value == 0
+    assert among.value("clean", "accuracy", "clean").value == 100
+    # The chance of a class is among these as well.
+    assert among.value("clean", "loss", "clean").value < 0.1 < 50 < whole.value("clean", "loss", "clean").value
+
+
+class Counted(nn.Module):
+    """Says of itself how many classes it has, as timm's models do."""
+
+    num_classes = 5
+
+
+def test_another_label_space_is_an_error(pictures):
+    source = open_source(pictures, "val")
+    with pytest.raises(ValueError, match=r"halves does not know 1 of the 4 classes of .*: bottom; it knows left, "):
+        match_classes(subject((*HALVES[:3], "below")), source, False)
+    nameless = replace(subject(), classes=None)
+    assert match_classes(nameless, source, False) == (None, source.labels)
+    nameless.classifier.model = Counted()
+    with pytest.raises(ValueError, match=r"5 classes whose names are not known, .* has 4: they cannot be matched"):
+        match_classes(nameless, source, False)
+
+
+# What is missing
+
+
+def test_what_is_missing_is_listed_and_refused_or_said_in_each_row(pictures, tmp_path):
+    model = subject()
+    options = replace(FEW, corruptions=("fog", "spatter"), severities=(1, 2, 3, 5))
+    chosen = benchmarks(pictures, model, "corruptions", options=options)
+    message = (
+        r"corruptions is not complete, 15 missing: gaussian_noise, shot_noise, .*, \.\.\.\. Sums over the rest mean"
+    )
+    with pytest.raises(ValueError, match=message):
+        tried(model, chosen, tmp_path / "results.json", partial_ok=False)
+    results = tried(model, chosen, tmp_path / "results.json")
+    assert results.rows
+    assert all("; partial, without 15 of its conditions or classes" in row.protocol for row in results.rows)
+    # What lacks nothing says nothing.
+    results = tried(model, benchmarks(pictures, model, "clean"), tmp_path / "clean.json", partial_ok=False)
+    assert not any("partial" in row.protocol for row in results.rows)
+
+
+# What else a reader should know
+
+
+class Hiding(Brightness):
+    """It has a slope, and tells of none."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return super().forward(pixels.detach()) + 0 * pixels.sum((1, 2, 3))[:, None]
+
+
+def test_gradients_that_are_hidden_are_told_of_also_when_attacks_are_added_later(tmp_path):
+    for name, grey in (("dark", 120), ("bright", 136)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("RGB", (8, 8), (grey,) * 3).save(tmp_path / "pictures" / name / f"{number}.png")
+    model, output = Subject("hiding", Hiding(), 8, ("dark", "bright"), "0"), tmp_path / "results.json"
+    options = replace(FEW, radii=(32 / 255,), queries=200)
+    blind = tried(model, benchmarks(str(tmp_path / "pictures"), model, "pgd", options=options), output)
+    assert ["100.0% of the pictures have a gradient of exactly 0" in sign for sign in blind.warnings] == [True]
+    square = benchmarks(str(tmp_path / "pictures"), model, "square", options=options)
+    both = tried(model, square, output)
+    assert both.value("pgd", "accuracy", "linf 32/255, 5 steps").value == 100
+    assert both.value("square", "accuracy", "linf 32/255, 200 queries").value == 0
+    assert len(both.warnings) == 2
+    assert "Square of radius 32/255 leaves 0.0% without this model's gradient, but PGD" in both.warnings[1]
+    assert Results.read(output).warnings == both.warnings
+    # Other attacks on these pictures do not make it forget.
+    tried(model, benchmarks(str(tmp_path / "pictures"), model, "clean", options=options), output)
+    assert Results.read(output).warnings == both.warnings
+
+
+class NoGradient(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        with torch.no_grad():
+            return Brightness()(pixels).repeat(1, 2)
+
+
+def test_a_model_without_a_gradient_can_be_tried_by_squares(pictures, tmp_path):
+    model = Subject("shy", NoGradient(), 32, HALVES, "0")
+    results = tried(model, benchmarks(pictures, model, "square"), tmp_path / "results.json")
+    assert results.value("square", "accuracy", "linf 8/255, 5 queries") is not None
+    with pytest.raises(ValueError, match="passes no gradient to its pixels"):
+        tried(model, benchmarks(pictures, model, "pgd"), tmp_path / "results.json")
+
+
+def test_attacks_of_a_file_are_known_again(pictures, tmp_path):
+    model = subject()
+    results = tried(model, benchmarks(pictures, model, "pgd", "square"), tmp_path / "results.json")
+    known = run.attacks_known(Results.read(tmp_path / "results.json"), open_source(pictures, "val"))
+    assert known == {PGD(8 / 255): 1.0, Square(8 / 255, queries=5): 1.0}
+    assert run.attacks_known(results, Colours(11)) == {}  # those are other pictures
+
+
+class Broken(nn.Module):
+    """No numbers for pictures whose left half is bright."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        logits = Halves(range(4), 4)(pixels)
+        return torch.where(logits[:, :1] > 4, torch.nan, logits)
+
+
+def test_logits_that_are_no_numbers_are_an_error(pictures, tmp_path):
+    model = Subject("broken", Broken(), 32, HALVES, "0")
+    with pytest.raises(FloatingPointError, match=r"the logits for left/0.png of .* \(clean\) are no numbers"):
+        tried(model, benchmarks(pictures, model, "clean"), tmp_path / "results.json")
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_progress_ends_with_the_number_that_is_written(pictures, weights, tmp_path):
+    model, seen = open_subject(str(weights)), []
+    chosen = benchmarks(pictures, model, "corruptions")
+    results = tried(model, chosen, tmp_path / "results.json", watch=lambda *said: seen.append(said))
+    assert [said[2] for said in seen if said[1] == "fog 4"] == [4, 8, 11]
+    for benchmark, key, done, total, right in seen:
+        assert total == 11
+        if done == total:
+            assert right == results.outcomes[benchmark][key].right.mean()
+
+
+# The command
+
+
+def said(capsys, *arguments: str) -> str:
+    """What a command that fails says."""
+    with suppress(SystemExit):
+        main([*arguments])
+        raise AssertionError("it did not fail")
+    return capsys.readouterr().err
+
+
+def test_the_command_from_weights_to_a_comparison(pictures, weights, tmp_path, capsys):
+    output, other = tmp_path / "new" / "results.json", tmp_path / "other.json"
+    common = ["--data", pictures, "--workers=0"]
+    main(["evaluate", str(weights), *common, "--benchmark=clean, fgsm", "--radii=1/255,.5", "--output", str(output)])
+    shown = capsys.readouterr()
+    assert f"results: {output}" in shown.out
+    assert "linf 127.5/255" in shown.out
+    assert [line.split(":")[0] for line in shown.err.splitlines()] == [
+        "clean, clean",
+        "fgsm, linf 1/255",
+        "fgsm, linf 127.5/255",
+    ]
+    some = ["--corruptions=fog", "--severities=1", "--partial"]
+    main(["evaluate", str(weights), *common, "--benchmark=corruptions", *some, "--output", str(output)])
+    assert set(Results.read(output).outcomes) == {"clean", "fgsm", "corruptions"}
+    content = json.loads(output.read_text())
+    assert content["model"]["name"] == "tiny"
+    assert set(content["environment"]) >= {"torch", "torchvars"}
+    save_weights(tmp_path / "second", "softmax", seed=1)
+    main(["evaluate", str(tmp_path / "second"), *common, "--output", str(other)])
+    capsys.readouterr()
+    main(["compare", str(output), str(other), "--figures", str(tmp_path / "figures")])
+    shown = capsys.readouterr().out
+    assert "second less tiny, on the same pictures" in shown
+    assert str(tmp_path / "figures" / "attacks.png") in shown
+    assert (tmp_path / "figures" / "corruptions.png").read_bytes().startswith(b"\x89PNG")
+    main(["compare", str(other), "--figures", str(tmp_path / "none")])
+    assert "no corruptions.png: no file has the numbers for it" in capsys.readouterr().out
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
+    output = ["--output", str(tmp_path / "results.json"), "--workers=0"]
+    begin = ["evaluate", str(weights), "--data", pictures, *output]
+    wrong = {
+        "no benchmark named 'cleen': there are clean, corruptions": [*begin, "--benchmark=clean,cleen"],
+        "'nothing' is no model to evaluate: expected a folder of weights": [*begin[:1], "nothing", *begin[2:]],
+        "timm knows no model 'resnet5'; did you mean": [*begin[:1], "timm:resnet5", *begin[2:]],
+        "no pictures at /nowhere": [*begin[:2], "--data", "/nowhere", *output],
+        "corruptions is not complete, 18 missing": [
+            *begin,
+            "--benchmark=corruptions",
+            "--corruptions=fog",
+            "--severities=1",
+        ],
+        "no corruption named 'fogg'": [*begin, "--corruptions=fogg"],
+        "expected whole numbers such as 1,2,3, got 'x'": [*begin, "--severities=x"],
+        "expected radii such as 1/255,.5, got '1/0'": [*begin, "--radii=1/0"],
+        "radius must be 0 or more": [*begin, "--benchmark=pgd", "--radii=-1"],
+        "limit must be at least 1, got 0": [*begin, "--limit=0"],
+        "no solver named 'newton': there are ista": [*begin, "--solver=newton"],
+        "steps must be a whole number of at least 1, got 0": [*begin, "--steps=0"],
+        "--adapt has to see clean pictures, and imagenet_c has none": [*begin, "--adapt=1", "--benchmark=imagenet_c"],
+        "AutoAttack needs the package of its authors": [*begin, "--benchmark=autoattack"],
+        "unrecognized arguments: --sead=1": [*begin, "--sead=1"],
+        "No such file or directory": ["compare", str(tmp_path / "nothing.json")],
+        "--baseline must be from 1 to 1, got 2": ["compare", str(tmp_path / "nothing.json"), "--baseline=2"],
+    }
+    for message, arguments in wrong.items():
+        assert message in said(capsys, *arguments)
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_every_option_of_the_command_arrives(pictures, weights, tmp_path, monkeypatch, capsys):
+    seen = {}
+
+    def look(path: str, model: Subject, options: Options) -> Benchmark:
+        seen.update({"path": path, "size": model.size, **vars(options)})
+        raise ValueError("seen")
+
+    monkeypatch.setitem(BENCHMARKS, "clean", look)
+    begin = ["evaluate", str(weights), "--data", pictures, "--output", str(tmp_path / "results.json")]
+    assert "seen" in said(capsys, *begin)
+    assert seen == {"path": pictures, "size": 16, **vars(Options())}
+    given = {
+        "--img-size=24": {"size": 24},
+        "--seed=7": {"seed": 7},
+        "--limit=5": {"limit": 5},
+        "--corruptions=fog, snow": {"corruptions": ("fog", "snow")},
+        "--severities=2,4": {"severities": (2, 4)},
+        "--strengths=imagenet": {"strengths": "imagenet"},
+        f"--frost={tmp_path}": {"frost": tmp_path},
+        "--radii=1/255,.5": {"radii": (1 / 255, 0.5)},
+        "--norm=l2": {"norm": "l2"},
+        "--attack-steps=3,9": {"attack_steps": (3, 9)},
+        "--queries=9": {"queries": 9},
+        "--left-out=photo": {"left_out": "photo"},
+    }
+    for option, expected in given.items():
+        said(capsys, *begin, option)
+        assert {name: seen[name] for name in expected} == expected
+    said(capsys, *begin, f"--transfer-from={weights}")
+    assert seen["transfer"].name == "tiny"
+
+
+def test_the_knobs_of_the_command_change_the_numbers_and_are_kept_apart(pictures, weights, tmp_path, capsys):
+    begin = ["evaluate", str(weights), "--data", pictures, "--workers=0"]
+    losses = {}
+    for knob in ("", "--steps=1", "--strength=3", "--solver=fista", "--adapt=0", "--adapt=1"):
+        output = tmp_path / f"results{knob}.json"
+        main([*begin, *([knob] if knob else []), "--output", str(output)])
+        losses[knob] = Results.read(output).value("clean", "loss", "clean").value
+    assert losses["--adapt=0"] == pytest.approx(losses[""], abs=1e-6)
+    assert len({round(loss, 6) for loss in losses.values()}) == 5
+    capsys.readouterr()
+    told = said(capsys, *begin, "--strength=2", "--output", str(tmp_path / "results--strength=3.json"))
+    assert "solving {'strength': 3.0}, now {'strength': 2.0}" in told
+    save_weights(tmp_path / "softmax", "softmax")
+    begin = ["evaluate", str(tmp_path / "softmax"), "--data", pictures, "--output", str(tmp_path / "no.json")]
+    for knob in ("--steps=1", "--strength=3", "--solver=fista"):
+        told = said(capsys, *begin, knob)
+        assert "softmax has no VARS layer: steps, strength and solver cannot be set" in told
+    told = said(capsys, *begin, "--adapt=1")
+    assert "no VARS layer ran: there is no strength to adapt" in told
+
+
+@pytest.mark.parametrize("command", [evaluate_command, compare_command])
+def test_help_tells_of_every_option(command, capsys):
+    parser = argparse.ArgumentParser()
+    command.configure(parser)
+    assert [action.dest for action in parser._actions if not action.help] == []
+    with pytest.raises(SystemExit, match="0"):
+        main([command.__name__.split(".")[-1], "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert " ".join(command.__doc__.split()) in shown
+    if command is evaluate_command:
+        assert ", ".join(BENCHMARKS) in shown

@@ -7,7 +7,6 @@ they are measured; all figures go to benchmark.json, and a plot of time against 
 import argparse
 import json
 import os
-import platform
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -136,19 +135,10 @@ def parse_size(text: str) -> tuple[int, int]:
 def describe_machine(device: str) -> dict:
     import torch
 
-    from .. import __version__
+    from ..models.environment import environment
 
     cuda = torch.device(device).type == "cuda"
-    return {
-        "torchvars": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": f"{device} ({torch.cuda.get_device_name(device)})" if cuda else device,
-    }
+    return {**environment(), "device": f"{device} ({torch.cuda.get_device_name(device)})" if cuda else device}
 
 
 def write_json(results: dict, path: Path) -> None:

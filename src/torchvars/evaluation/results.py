@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -139,22 +138,6 @@ class Results:
 def key_of(condition: str, severity: int | None) -> str:
     """What an outcome is kept under."""
     return condition if severity is None else f"{condition} {severity}"
-
-
-def environment() -> dict[str, str]:
-    """Versions that numbers may depend on."""
-    import timm
-    import torch
-
-    from .. import __version__
-
-    return {
-        "torchvars": __version__,
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-    }
 
 
 def digest_of(names: Sequence[str]) -> str:

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from ..data import Draw, Pictures, Source, load, open_source
 from ..data.pictures import centre, to_pixels
+from ..models.environment import environment
 from .adaptive import calibrate
 from .attacks import ATTACKS, FGSM, PGD, Attack, Transferred, masking_signs, zero_gradients
 from .benchmarks import Benchmark, Condition, limited, summarize
 from .metrics import bootstrap, calibration_error
 from .processes import Processes
-from .results import Outcome, Results, Row, digest_of, environment, key_of
+from .results import Outcome, Results, Row, digest_of, key_of
 from .subjects import Subject
 
 Watch = Callable[[str, str, int, int, float], None]  # benchmark, condition, pictures done and in all, share right

@@ -1,14 +1,10 @@
 """The folder of a run: what it was asked to do, and what it has to show."""
 
 import json
-import platform
 from dataclasses import asdict
 from pathlib import Path
 
-import timm
-import torch
-
-from .. import __version__
+from ..models.environment import environment
 from ..models.weights import write_whole
 from .recipe import Recipe
 
@@ -32,15 +28,7 @@ class RunFolder:
                 f"{self.path} holds a run already: go on with it by --resume {self.path}, or take another folder"
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        environment = {
-            "torchvars": __version__,
-            "torch": torch.__version__,
-            "timm": timm.__version__,
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "threads": torch.get_num_threads(),
-        }
-        content = {"recipe": asdict(recipe), "settings": settings, "environment": environment}
+        content = {"recipe": asdict(recipe), "settings": settings, "environment": environment()}
         _write(self.path / SETTINGS, json.dumps(content, indent=1) + "\n")
 
     def exists(self) -> bool:

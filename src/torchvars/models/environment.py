@@ -1,0 +1,23 @@
+"""What numbers and times may depend on beside the program."""
+
+import os
+import platform
+
+import timm
+import torch
+
+from .. import __version__
+
+
+def environment() -> dict[str, str | int]:
+    """Versions and the machine, for files that hold results."""
+    return {
+        "torchvars": __version__,
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }

@@ -552,7 +552,7 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
     begin = ["evaluate", str(weights), "--data", pictures, *output]
     wrong = {
         "no benchmark named 'cleen': there are clean, corruptions": [*begin, "--benchmark=clean,cleen"],
-        "'nothing' is no model to evaluate: expected a folder of weights": [*begin[:1], "nothing", *begin[2:]],
+        "'nothing' is no trained model: expected a folder of weights": [*begin[:1], "nothing", *begin[2:]],
         "timm knows no model 'resnet5'; did you mean": [*begin[:1], "timm:resnet5", *begin[2:]],
         "no pictures at /nowhere": [*begin[:2], "--data", "/nowhere", *output],
         "corruptions is not complete, 18 missing": [

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 
 import torchvars
 from evaluation.halves import HALVES, save_weights
-from torchvars.evaluation import subjects
-from torchvars.evaluation.subjects import digest_weights, open_subject, set_solving
+from torchvars.evaluation.subjects import Subject, digest_weights, open_subject, set_solving
+from torchvars.models import peers
 from torchvars.sparse import SOLVERS
 
 
@@ -24,7 +24,7 @@ def pixels(size: int = 16) -> torch.Tensor:
 
 
 @torch.no_grad()
-def logits(subject: subjects.Subject, **knobs) -> torch.Tensor:
+def logits(subject: Subject, **knobs) -> torch.Tensor:
     set_solving(subject, **knobs)
     return subject.classifier(pixels())
 
@@ -47,10 +47,10 @@ def test_a_folder_of_weights_or_of_a_run(weights, tmp_path, monkeypatch):
 
 
 def test_a_name_whose_weights_ship(weights, monkeypatch):
-    monkeypatch.setattr(subjects, "EMBEDDED", weights.parent)
-    monkeypatch.setattr(subjects, "embedded", lambda: ["tiny"])
+    monkeypatch.setattr(peers, "EMBEDDED", weights.parent)
+    monkeypatch.setattr(peers, "embedded", lambda: ["tiny"])
     assert open_subject("tiny").sha256 == open_subject(str(weights)).sha256
-    with pytest.raises(ValueError, match=r"'huge' is no model to evaluate: .* a name whose weights ship \(tiny\)"):
+    with pytest.raises(ValueError, match=r"'huge' is no trained model: .* a name whose weights ship \(tiny\)"):
         open_subject("huge")
 
 

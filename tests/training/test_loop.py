@@ -397,6 +397,18 @@ def test_pictures_that_cannot_be_read_are_listed_and_in_the_end_too_many(picture
         train(RECIPE, settings(data, tmp_path / "strict", unreadable_share=0.0))
 
 
+def test_a_teacher_may_know_more_classes(tmp_path):
+    model = torchvars.create("deit_micro_vars_d", num_classes=4, img_size=16, patch_size=4)
+    known = torchvars.Classifier(model, classes=("blue", "green", "red", "yellow")).eval()
+    known.save_pretrained(tmp_path / "known")
+    pixels = torch.rand(2, 3, 16, 16)
+    teacher = loop.load_teacher(str(tmp_path / "known"), ["red", "blue"], 16)
+    torch.testing.assert_close(teacher(pixels), known(pixels)[:, [2, 0]])
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    with pytest.raises(ValueError, match="the teacher known has 4 classes and the pictures have 2, such as cyan"):
+        loop.load_teacher(str(tmp_path / "known"), ["red", "cyan"], 16)
+
+
 def test_weights_of_another_run_are_begun_with_and_learned_from(pictures, undisturbed, tmp_path):
     folder = str(undisturbed / "weights")
     recipes = {

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..data import Draw, Pictures, Source, load, open_source
 from ..data.pictures import centre, to_pixels
 from ..models.environment import environment
+from ..models.peers import Among
 from .adaptive import calibrate
 from .attacks import ATTACKS, FGSM, PGD, Attack, Transferred, masking_signs, zero_gradients
 from .benchmarks import Benchmark, Condition, limited, summarize
@@ -32,18 +33,6 @@ class Answer(NamedTuple):
     named: int  # the class it named, -1 if the picture could not be read
     confidence: float
     loss: float
-
-
-class Among(nn.Module):
-    """A classifier that is asked about some of its classes only."""
-
-    def __init__(self, classifier: nn.Module, columns: Sequence[int]):
-        super().__init__()
-        self.classifier = classifier
-        self.register_buffer("columns", torch.tensor(columns), persistent=False)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.classifier(pixels)[:, self.columns]
 
 
 def evaluate(

@@ -3,12 +3,11 @@
 import math
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import timm
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
@@ -30,6 +29,7 @@ from ..data import (
 )
 from ..models import Classifier, create
 from ..models import weights as stored
+from ..models.peers import Among, class_names, open_classifier, own_size
 from .augment import Mix, augment_patches, picture_transform
 from .average import Average
 from .checkpoint import Checkpoints, optimizer_tensors, restore_optimizer
@@ -93,8 +93,7 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
 
     torch.manual_seed(derive_seed(recipe.seed, "model"))
     classifier = build(recipe, pictures)
-    groups = parameter_groups(classifier.model, recipe)
-    teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, len(pictures.classes)).to(device)
+    teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, pictures.classes, recipe.img_size)
     # First: it says so if the folder cannot be written.
     checkpoints = Checkpoints(settings.output / "checkpoints", settings.keep_every)
     folder = RunFolder(settings.output)
@@ -107,10 +106,11 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     if world > 1:
         share_statistics(classifier)
     classifier.to(device)
+    if teacher is not None:
+        teacher.to(device)
     if settings.shard:
         shard(classifier, classifier.model.blocks, world, device)
-        groups = parameter_groups(classifier.model, recipe)  # the parts are other parameters
-    optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate)
+    optimizer = torch.optim.AdamW(parameter_groups(classifier.model, recipe), lr=recipe.learning_rate)
     average = None if recipe.ema is None else Average(classifier, recipe.ema)
     if settings.shard:
         model, optimizer = classifier, accelerator.prepare(optimizer)
@@ -372,13 +372,21 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
     return classifier
 
 
-def load_teacher(name: str, classes: int) -> nn.Module:
-    """Pixels in [0, 1] -> logits of a model that is not trained."""
-    teacher = stored.load(Path(name)) if Path(name).is_dir() else Classifier(timm.create_model(name, pretrained=True))
-    found = getattr(teacher.model, "num_classes", classes)
-    if found != classes:
+def load_teacher(word: str, classes: Sequence[str], size: int) -> nn.Module:
+    """Pixels in [0, 1] -> logits for these classes of a model that is not trained; it may know more."""
+    name, teacher = open_classifier(word)
+    cfg = getattr(teacher.model, "pretrained_cfg", None) or {}
+    if cfg.get("fixed_input_size") and own_size(teacher.model) != size:
+        raise ValueError(f"the teacher {name} takes pictures of {own_size(teacher.model)} pixels only, not of {size}")
+    known = class_names(teacher)
+    found = getattr(teacher.model, "num_classes", len(classes))
+    if known is not None and set(classes) <= set(known):
+        teacher = Among(teacher, [known.index(each) for each in classes])
+    elif found != len(classes) or known is not None:
+        stranger = next((each for each in classes if each not in (known or ())), classes[0])
         raise ValueError(
-            f"the teacher {name} knows {found} classes, the pictures have {classes}: they must be the same"
+            f"the teacher {name} has {found} classes and the pictures have {len(classes)}, such as {stranger}: "
+            "it must know them by their names"
         )
     return teacher.eval().requires_grad_(False)
 

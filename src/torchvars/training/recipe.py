@@ -89,7 +89,7 @@ class Recipe:
     """RVT's patch-wise augmentation: probability of each change of a patch; its loss is added. 0: off."""
 
     teacher: str | None = None
-    """Timm's name, or a folder of weights, of a model to learn from as well."""
+    """Model to learn from as well: a folder of weights, timm:NAME, or timm:NAME:FILE with weights from a file."""
     distillation: Literal["soft", "hard"] = "soft"
     """From its probabilities, or from its decisions."""
     distillation_weight: float = 0.5

@@ -152,7 +152,7 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
         accelerator.wait_for_everyone()
 
     report = Report(settings.output, progress.step, last, recipe.epochs) if accelerator.is_main_process else None
-    shown = first_pictures(held_out, recipe.img_size).to(device)
+    shown = some_pictures(held_out, recipe.img_size).to(device)
     clock = Clock()
     for batch in clock.waiting_for(batches):
         step = progress.step
@@ -303,10 +303,11 @@ def evaluate(
     return {"val_loss": loss / count, "val_accuracy": right / count}, problems
 
 
-def first_pictures(source: Source, size: int, count: int = 8) -> Tensor:
-    """A few pictures that are the same all along."""
+def some_pictures(source: Source, size: int, count: int = 8) -> Tensor:
+    """A few pictures from all over a source, so of several classes; the same all along."""
     pictures = Pictures(source, picture_transform(size, training=False))
-    return torch.stack([pictures[Draw(index, 0)].pixels for index in range(min(count, len(source)))])
+    count = min(count, len(source))
+    return torch.stack([pictures[Draw(number * len(source) // count, 0)].pixels for number in range(count)])
 
 
 # Before the first step

@@ -383,16 +383,7 @@ def test_batches_from_shards_are_those_from_a_folder(stores, workers):
     assert other.identities[0].startswith("tiny-train-000")
 
 
-@pytest.fixture
-def _one_thread():
-    """On a machine with other work two threads that wait for each other take many times as long on so little."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 def test_a_run_on_shards_ends_as_on_a_folder_also_when_resumed(stores, tmp_path):
     recipe = find_recipe("cifar10_deit_micro_vars_d", img_size=16, epochs=2, batch=4, warmup_epochs=1, ema=0.5)
 

@@ -41,13 +41,7 @@ every_attack = pytest.mark.parametrize(
 every_norm = pytest.mark.parametrize("norm", RADIUS)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Tensors are tiny here: a second thread would only be waited for."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(name: str, norm: str, **options) -> Attack:

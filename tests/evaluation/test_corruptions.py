@@ -31,12 +31,7 @@ FIXED |= {"gaussian_blur", "saturate"}
 EVERY = pytest.mark.parametrize("name", CORRUPTIONS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # pictures are small: threads would mostly wait for each other
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def picture(height=224, width=224):

@@ -36,13 +36,7 @@ from torchvars.evaluation.subjects import Subject, open_subject
 FEW = Options(corruptions=("gaussian_noise", "fog", "saturate"), severities=(1, 4), radii=(8 / 255,), queries=5)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """As many as in the processes that are compared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)

@@ -15,14 +15,7 @@ from torchvars.figures.speed import draw_time_against_tokens
 from torchvars.models import speed
 from torchvars.models.speed import Contestant, exponent, interleaved, measure, peak_bytes, ratio, spread
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """What runs here is tiny: on a busy machine its threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Recorded(nn.Module):

@@ -109,6 +109,11 @@ def to_pixels(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).movedim(-1, 0).float() / 255
 
 
+def centre_pixels(image: Image.Image, size: int) -> Tensor:
+    """What a model is judged by: `centre` of an image -> (3, size, size) in [0, 1]."""
+    return to_pixels(centre(image, size))
+
+
 def collate(samples: list[Sample]) -> Batch:
     return Batch(
         torch.stack([sample.pixels for sample in samples]),

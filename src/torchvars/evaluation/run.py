@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data import Draw, Pictures, Source, load, open_source
-from ..data.pictures import centre, to_pixels
+from ..data.pictures import centre_pixels
 from ..models.environment import environment
 from ..models.peers import Among
 from .adaptive import calibrate
@@ -214,11 +214,7 @@ def rows_of(model: str, benchmark: Benchmark, outcomes: dict[str, Outcome], sour
 
 
 def pictures_of(source: Source, size: int) -> Pictures:
-    return Pictures(source, partial(_centred_pixels, size=size))
-
-
-def _centred_pixels(image, size: int) -> Tensor:
-    return to_pixels(centre(image, size))
+    return Pictures(source, partial(centre_pixels, size=size))
 
 
 # Before anything is tried

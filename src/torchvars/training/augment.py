@@ -17,7 +17,7 @@ from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torchvision import transforms
 
-from ..data.pictures import centre, seeded, to_pixels
+from ..data.pictures import centre_pixels, seeded
 
 CROPS = ("random resized", "pad")
 
@@ -60,7 +60,7 @@ def picture_transform(
     if crop not in CROPS:
         raise ValueError(f"crop must be one of {', '.join(map(repr, CROPS))}, got {crop!r}")
     if not training:
-        return transforms.Compose([partial(centre, size=size), to_pixels])
+        return partial(centre_pixels, size=size)
     try:
         place, change, _ = create_transform(
             size,

@@ -10,7 +10,6 @@ from safetensors.torch import save_file
 import torchvars
 from evaluation.halves import HALVES, save_weights
 from torchvars.evaluation.subjects import Subject, digest_weights, open_subject, set_solving
-from torchvars.models import peers
 from torchvars.sparse import SOLVERS
 
 
@@ -47,8 +46,7 @@ def test_a_folder_of_weights_or_of_a_run(weights, tmp_path, monkeypatch):
 
 
 def test_a_name_whose_weights_ship(weights, monkeypatch):
-    monkeypatch.setattr(peers, "EMBEDDED", weights.parent)
-    monkeypatch.setattr(peers, "embedded", lambda: ["tiny"])
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", weights.parent)
     assert open_subject("tiny").sha256 == open_subject(str(weights)).sha256
     with pytest.raises(ValueError, match=r"'huge' is no trained model: .* a name whose weights ship \(tiny\)"):
         open_subject("huge")

@@ -217,7 +217,7 @@ def test_a_model_that_has_no_name_cannot_be_saved(tmp_path):
 
 
 def test_weights_that_ship_are_loaded_by_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("torchvars.models.registry.EMBEDDED", tmp_path)
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", tmp_path)
     classifier = torchvars.Classifier(torchvars.create("rvt_micro_vars_d")).eval()
     classifier.model.blocks[0].attn.solver = SpaRSA(2)
     classifier.save_pretrained(tmp_path / "rvt_micro_vars_d")

@@ -1,6 +1,7 @@
 """Dictionaries of a layer: (tokens, grid) -> Operator on signals (batch, heads, N, dim / heads)."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..sparse import Convolution, Dense, Joint
@@ -49,6 +50,8 @@ class Dynamic(nn.Module):
         dim, heads: width of the tokens and number of heads.
         atoms: atoms of a head for each of its channels.
         orthogonal, normalize: of the features, see `PositiveFeatures`.
+        centered: atoms without their mean over the tokens, and a constant atom for the mean. Positive features have
+            most of their length in common, which makes the problem ill-conditioned; without it few steps go far.
         bias: of the query projection.
     """
 
@@ -60,10 +63,11 @@ class Dynamic(nn.Module):
         atoms: float = 2,
         orthogonal: bool = True,
         normalize: bool = False,
+        centered: bool = False,
         bias: bool = True,
     ):
         super().__init__()
-        self.heads = heads
+        self.heads, self.centered = heads, centered
         width = check_heads(dim, heads)
         self.query = nn.Linear(dim, dim, bias=bias)
         self.features = PositiveFeatures(width, heads, round(atoms * width), orthogonal=orthogonal, normalize=normalize)
@@ -72,12 +76,19 @@ class Dynamic(nn.Module):
         """One atom a column, of unit length over the tokens: (batch, heads, N, M)."""
         queries = precise(split_heads(self.query(tokens), self.heads))
         with outside_autocast(tokens):
-            return self.features.atoms(queries)
+            atoms = self.features.atoms(queries)
+            return _centered(atoms) if self.centered else atoms
 
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> Dense:
         atoms = self.atoms(tokens, grid)
         with outside_autocast(tokens):
-            return Dense(atoms, nonnegative=True)
+            return Dense(atoms, nonnegative=not self.centered)
+
+
+def _centered(atoms: Tensor) -> Tensor:
+    """Atoms (..., N, M) without their mean, of unit length again, and a constant one: (..., N, M + 1)."""
+    constant = torch.full_like(atoms[..., :1], atoms.shape[-2] ** -0.5)
+    return torch.cat([F.normalize(atoms - atoms.mean(-2, keepdim=True), dim=-2), constant], dim=-1)
 
 
 class StaticDynamic(nn.Module):

@@ -53,12 +53,15 @@ def vars_d(
     atoms: float = 2,
     orthogonal: bool = True,
     normalize: bool = False,
+    centered: bool = False,
     solver: Solver | None = None,
     strength: float = 0.3,
     bias: bool = True,
 ) -> Reconstruction:
     """VARS-D: random features of the tokens, three steps of ISTA."""
-    dictionary = Dynamic(dim, heads, atoms=atoms, orthogonal=orthogonal, normalize=normalize, bias=bias)
+    dictionary = Dynamic(
+        dim, heads, atoms=atoms, orthogonal=orthogonal, normalize=normalize, centered=centered, bias=bias
+    )
     return Reconstruction(dim, heads, dictionary, solver or ISTA(), strength, bias=bias)
 
 
@@ -72,13 +75,14 @@ def vars_sd(
     atoms: float = 2,
     orthogonal: bool = True,
     normalize: bool = False,
+    centered: bool = False,
     solver: Solver | None = None,
     strength: float = 0.3,
     bias: bool = True,
 ) -> Reconstruction:
     """VARS-SD: both dictionaries, solved jointly, three steps of ISTA."""
     static = Static(dim, heads, grid, filters=filters, size=size)
-    dynamic = Dynamic(dim, heads, atoms=atoms, orthogonal=orthogonal, normalize=normalize, bias=bias)
+    dynamic = Dynamic(dim, heads, atoms=atoms, orthogonal=orthogonal, normalize=normalize, centered=centered, bias=bias)
     return Reconstruction(dim, heads, StaticDynamic(static, dynamic), solver or ISTA(), strength, bias=bias)
 
 

@@ -10,8 +10,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "kind",
         nargs="?",
-        choices=["attentions", "solvers", "models"],
-        help="only names of this kind (default: all, of the models only the backbones)",
+        choices=["attentions", "solvers", "models", "weights"],
+        help="only names of this kind; weights: the trained models that come with the package, with their figures "
+        "(default: attentions, solvers and backbones)",
     )
     parser.add_argument(
         "pattern",
@@ -27,6 +28,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise SystemExit("--paper is a table of models: torchvars list models --paper")
     if arguments.kind == "models":
         print_models(arguments.pattern, arguments.paper)
+    elif arguments.kind == "weights":
+        print_weights(arguments.pattern)
     else:
         print_names(arguments.kind, arguments.pattern)
 
@@ -79,6 +82,25 @@ def print_models(pattern: str, paper: bool) -> None:
                 print(f"{name:<30}{parameters:>10.2f}{gflops:>10.2f}", flush=True)
     finally:
         torch.set_num_threads(threads)
+
+
+def print_weights(pattern: str) -> None:
+    """A line for each: what it was measured to do, in percent, and how large it is."""
+    from ..evaluation.record import Record
+    from ..models.embedded import EMBEDDED, embedded
+    from ..models.weights import WEIGHTS
+
+    print(f"{'name':<34}{'clean':>8}{'corrupted':>11}{'PGD 1/255':>11}{'MB':>7}")
+    for name in matching(embedded(), pattern):
+        record = Record.read(EMBEDDED / name)
+        figures = [
+            record.value("clean", "accuracy", "clean"),
+            record.value("corruptions", "accuracy"),
+            record.value("pgd", "accuracy", "linf 1/255, 5 steps"),
+        ]
+        clean, corrupted, attacked = ("" if each is None else f"{each.value:.1f}" for each in figures)
+        size = (EMBEDDED / name / WEIGHTS).stat().st_size / 1e6
+        print(f"{name:<34}{clean:>8}{corrupted:>11}{attacked:>11}{size:>7.1f}")
 
 
 def matching(names: Iterable[str], pattern: str) -> list[str]:

@@ -14,6 +14,7 @@ COMMANDS = {
     "export": "write a model for another runtime",
     "list": "the names that can be built",
     "train": "train a model, or go on with a run",
+    "verify": "evaluate weights that ship once more, against what is claimed",
 }
 
 

@@ -63,7 +63,10 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options) -> "Classifier":
-        """The classifier of a folder, or of a name on the hub (`options` are those of hf_hub_download)."""
+        """The classifier of a folder, of a name whose weights come with the package, or of a name on the hub.
+
+        `options` are those of hf_hub_download.
+        """
         from .weights import load, resolve
 
         return load(resolve(pretrained_model_name_or_path, **options))

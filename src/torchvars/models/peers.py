@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from . import weights as stored
 from .classifier import Classifier
-from .registry import EMBEDDED, embedded
+from .embedded import embedded, find_embedded
 
 
 def open_classifier(word: str) -> tuple[str, Classifier]:
@@ -30,13 +30,15 @@ def open_classifier(word: str) -> tuple[str, Classifier]:
         name = folder.parent.name if folder.name == "weights" else folder.name
     elif Path(word).is_file():
         name, classifier = Path(word).stem, Classifier(stored.load_released(Path(word)))
-    elif word in embedded():
-        name, classifier = word, stored.load(EMBEDDED / word)
     else:
-        raise ValueError(
-            f"{word!r} is no trained model: expected a folder of weights, a checkpoint of the authors (.pth), "
-            f"timm:NAME, or a name whose weights ship ({', '.join(embedded()) or 'none yet'})"
-        )
+        try:
+            folder = find_embedded(word)
+        except ValueError as error:
+            raise ValueError(
+                f"{word!r} is no trained model: expected a folder of weights, a checkpoint of the authors (.pth), "
+                f"timm:NAME, or a name whose weights ship ({', '.join(embedded()) or 'none yet'})"
+            ) from error
+        name, classifier = folder.name, stored.load(folder)
     return name, classifier.eval()
 
 

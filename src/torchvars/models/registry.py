@@ -1,6 +1,7 @@
 """Models by name: every backbone with every attention, also in timm's registry."""
 
 import difflib
+import json
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import nn
 from ..attention import ATTENTIONS
 from .classifier import IMAGENET_MEAN, IMAGENET_STD
 from .deit import DeiT
+from .embedded import EMBEDDED, embedded, find_embedded
 from .gfnet import GFNet
 from .rvt import RVT
 
@@ -40,31 +42,23 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
     """A model by name: normalised images -> logits.
 
     Args:
-        name: a backbone and an attention, such as "rvt_tiny_vars_d".
-        pretrained: with the weights that come with the package, for the names that have some; with another
-            `num_classes` the head is new.
+        name: a backbone and an attention, such as "rvt_tiny_vars_d"; with a dot and the pictures it was trained on, one
+            as it was trained there: "rvt_micro_vars_d.cifar10".
+        pretrained: with the weights that come with the package, for the names that have some (torchvars list weights);
+            with another `num_classes` the head is new.
         options: of the backbone: num_classes, img_size, attention_options, drop_path_rate, ...
     """
-    if name not in MODELS:
-        close = difflib.get_close_matches(name, MODELS, n=3)
+    architecture, _, tag = name.partition(".")
+    if architecture not in MODELS:
+        close = difflib.get_close_matches(architecture, MODELS, n=3)
         hint = f"did you mean {', '.join(close)}? " if close else ""
         names = f"A name is one of {', '.join(BACKBONES)}, then one of {', '.join(ATTENTIONS)}"
         raise ValueError(f"no model named {name!r}: {hint}{names}")
     if not pretrained:
-        return _build(name=name, **options)
-    if name not in embedded():
-        raise ValueError(f"{name} has no weights here; names that have: {', '.join(embedded()) or 'none yet'}")
+        return _build(name=architecture, pretrained_cfg=tag or None, **options)
     from .weights import load  # which builds models by their names
 
-    return load(EMBEDDED / name, **options).model
-
-
-EMBEDDED = Path(__file__).parent.parent / "weights"
-
-
-def embedded() -> list[str]:
-    """Names whose weights come with the package: a folder of `save_pretrained` for each."""
-    return sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
+    return load(find_embedded(name), **options).model
 
 
 def _build(
@@ -76,11 +70,22 @@ def _build(
     cache_dir: str | None = None,
     **options,
 ) -> nn.Module:
-    """A model by name; the words from `pretrained_cfg` to `cache_dir` are timm's, and no options of the model."""
+    """A model by name; the words from `pretrained_cfg` to `cache_dir` are timm's, and no options of the model.
+
+    `pretrained_cfg` may be the pictures it was trained on, where weights of that come with the package.
+    """
     backbone, attention = MODELS[name]
     kind, arguments = BACKBONES[backbone]
+    constructor = kind
+    if isinstance(pretrained_cfg, str) or (pretrained and not pretrained_cfg and not pretrained_cfg_overlay):
+        from .weights import read_config, set_layers  # which build models by their names
+
+        folder = find_embedded(f"{name}.{pretrained_cfg}" if pretrained_cfg else name)
+        config = read_config(folder)
+        options = {**config["options"], **options}
+        constructor = lambda **given: set_layers(kind(**given), config["layers"], folder)  # noqa: E731
     model = build_model_with_cfg(
-        kind,
+        constructor,
         name,
         pretrained,
         pretrained_cfg=pretrained_cfg,
@@ -96,16 +101,19 @@ def _build(
     return model
 
 
-def _cfg(name: str, backbone: str, shipped: list[str]) -> dict:
-    _, arguments = BACKBONES[backbone]
-    size = arguments.get("img_size", 224)
+def _cfg(name: str, folder: Path | None = None) -> dict:
+    """What timm keeps of a name; of weights that come with the package, their folder says more."""
+    _, arguments = BACKBONES[MODELS[name][0]]
+    if folder is not None:
+        arguments = {**arguments, **json.loads((folder / "config.json").read_text())["options"]}
+    height, width = to_2tuple(arguments.get("img_size", 224))
     stride = arguments.get("patch_size", 16) * 2 ** (len(arguments.get("depths", (1,))) - 1)
     return {
         "url": "",
-        "file": str(EMBEDDED / name / "model.safetensors") if name in shipped else None,
+        "file": None if folder is None else str(folder / "model.safetensors"),
         "num_classes": arguments.get("num_classes", 1000),
-        "input_size": (3, size, size),
-        "pool_size": (size // stride, size // stride),
+        "input_size": (3, height, width),
+        "pool_size": (height // stride, width // stride),
         "crop_pct": 0.875,
         "interpolation": "bicubic",
         "mean": IMAGENET_MEAN,
@@ -116,8 +124,14 @@ def _cfg(name: str, backbone: str, shipped: list[str]) -> dict:
     }
 
 
-_SHIPPED = embedded()
-default_cfgs = generate_default_cfgs({name: _cfg(name, backbone, _SHIPPED) for name, (backbone, _) in MODELS.items()})
+def _cfgs() -> dict[str, dict]:
+    """One for each name, or for each of its weights, name.pictures, of which the first is what the name stands for."""
+    trained = {name: _cfg(name.partition(".")[0], EMBEDDED / name) for name in embedded()}
+    known = {name.partition(".")[0] for name in trained}
+    return trained | {name: _cfg(name) for name in MODELS if name not in known}
+
+
+default_cfgs = generate_default_cfgs(_cfgs())
 
 
 def _register() -> None:

@@ -20,6 +20,7 @@ from ..attention import Reconstruction
 from ..attention.released import from_released
 from ..sparse import settings_of, solver_from
 from .classifier import Classifier
+from .embedded import find_embedded
 from .registry import create
 from .rvt import RVT
 
@@ -32,12 +33,14 @@ def save(
     results: list[dict] | None = None,
     *,
     state: Mapping[str, Tensor] | None = None,
+    half: bool = False,
 ) -> None:
     """config.json, model.safetensors and a model card; each file is whole or not there, the weights first.
 
     Args:
         results: measured rows for the model card.
         state: tensors to write in place of the classifier's own.
+        half: in half precision; it is loaded into the precision of the model.
     """
     origin = getattr(classifier.model, "origin", None)
     if origin is None:
@@ -47,6 +50,8 @@ def save(
         )
     state = classifier.state_dict() if state is None else state
     state = {name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()}
+    if half:
+        state = {name: _halved(name, tensor) for name, tensor in state.items()}
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
     options = dict(origin["options"])
@@ -77,7 +82,7 @@ def load(folder: Path, **changed) -> Classifier:
     Args:
         changed: options of the model that replace those it was saved with; with other `num_classes` the head is new.
     """
-    config = _read_config(folder / CONFIG)
+    config = read_config(folder)
     state = _read_safetensors(folder / WEIGHTS)
     found = digest(folder / WEIGHTS)
     if config.get("sha256") not in (None, found):
@@ -87,27 +92,54 @@ def load(folder: Path, **changed) -> Classifier:
     if "num_classes" in changed and head is not None and len(head) != model.num_classes:
         state = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
         state |= {f"head.{name}": tensor for name, tensor in model.head.state_dict().items()}
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Reconstruction)}
-    for name, settings in config.get("layers", {}).items():
-        if name not in layers:
-            raise ValueError(f"{folder / CONFIG} does not fit the model: it has no layer {name} that reconstructs")
-        layers[name].strength, layers[name].solver = settings["strength"], solver_from(settings["solver"])
+    set_layers(model, config.get("layers", {}), folder)
     _load_whole(model, state, folder / WEIGHTS)
     classes = None if "num_classes" in changed else config.get("classes")
     return Classifier(model, config["mean"], config["std"], classes).eval()
 
 
+def set_layers(model: nn.Module, layers: dict[str, dict], folder: Path) -> nn.Module:
+    """Lets the layers of a model that reconstruct solve as those did that were saved in a folder."""
+    found = {name: layer for name, layer in model.named_modules() if isinstance(layer, Reconstruction)}
+    for name, settings in layers.items():
+        if name not in found:
+            raise ValueError(f"{folder / CONFIG} does not fit the model: it has no layer {name} that reconstructs")
+        found[name].strength, found[name].solver = settings["strength"], solver_from(settings["solver"])
+    return model
+
+
 def resolve(name: str | Path, **options) -> Path:
-    """The folder of a model: the one given, else that of the hub."""
+    """The folder of a model: the one given, else that of weights that come with the package, else that of the hub."""
     if Path(name).is_dir():
         return Path(name)
+    if "/" not in str(name):  # a name on the hub has an owner
+        try:
+            return find_embedded(str(name))
+        except ValueError as error:
+            raise ValueError(
+                f"no folder {name}, and no owner before it as names on the hub have one: {error}"
+            ) from error
     files = [hf_hub_download(str(name), file, **options) for file in (CONFIG, WEIGHTS)]
     return Path(files[0]).parent
 
 
-def card(classifier: Classifier, config: dict, results: list[dict] | None) -> str:
-    """A model card from what was measured: rows with benchmark, metric, value, images and command."""
+def card(
+    classifier: Classifier,
+    config: dict,
+    results: list[dict] | None,
+    *,
+    name: str | None = None,
+    trained_on: str | None = None,
+) -> str:
+    """A model card from what was measured.
+
+    Args:
+        results: rows with benchmark, metric, value, images and command.
+        name: under which the weights come with the package; without one they are a folder.
+        trained_on: the pictures.
+    """
     parameters = sum(p.numel() for p in classifier.model.parameters() if p.requires_grad) / 1e6
+    trained = "" if trained_on is None else f", trained on {trained_on}"
     lines = [
         "---",
         "library_name: torchvars",
@@ -115,16 +147,17 @@ def card(classifier: Classifier, config: dict, results: list[dict] | None) -> st
         "tags: [image-classification, vars, robustness]",
         "---",
         "",
-        f"# {config['architecture']}",
+        f"# {name or config['architecture']}",
         "",
-        f"{parameters:.2f} M parameters. Pixels in [0, 1] in, logits out:",
+        f"{parameters:.2f} M parameters{trained}. Pixels in [0, 1] in, logits out:",
         "",
         "```python",
         "import torchvars",
         "",
-        'classifier = torchvars.Classifier.from_pretrained("this folder")',
+        f'classifier = torchvars.Classifier.from_pretrained("{name or "this folder"}")',
         "```",
         "",
+        *([] if classifier.classes is None else [f"Classes: {', '.join(classifier.classes)}.", ""]),
         f"Weights: sha256 {config['sha256']}.",
         "",
         "## Measured",
@@ -136,6 +169,13 @@ def card(classifier: Classifier, config: dict, results: list[dict] | None) -> st
     keys = ("benchmark", "metric", "value", "images", "command")
     lines += ["| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in results]
     return "\n".join([*lines, ""])
+
+
+def _halved(name: str, tensor: Tensor) -> Tensor:
+    halved = tensor.half() if tensor.is_floating_point() else tensor
+    if not torch.equal(halved.isfinite(), tensor.isfinite()):
+        raise ValueError(f"{name} has values up to {tensor.abs().max():.3g}, too large for half precision")
+    return halved
 
 
 def digest(path: Path) -> str:
@@ -257,7 +297,9 @@ def _check_file(path: Path) -> None:
         raise FileNotFoundError(f"no file {path}")
 
 
-def _read_config(path: Path) -> dict:
+def read_config(folder: Path) -> dict:
+    """What a folder of weights says of its model."""
+    path = folder / CONFIG
     _check_file(path)
     try:
         config = json.loads(path.read_text())

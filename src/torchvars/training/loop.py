@@ -30,6 +30,7 @@ from ..data import (
 from ..models import Classifier, create
 from ..models import weights as stored
 from ..models.peers import Among, class_names, open_classifier, own_size
+from ..sparse import solver_from
 from .augment import Mix, augment_patches, picture_transform
 from .average import Average
 from .checkpoint import Checkpoints, optimizer_tensors, restore_optimizer
@@ -358,6 +359,8 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
     options = {"num_classes": count, "img_size": recipe.img_size, "drop_path_rate": recipe.drop_path}
     if recipe.patch_size is not None:
         options["patch_size"] = recipe.patch_size
+    if recipe.attention_options:
+        options["attention_options"] = recipe.attention_options
     if recipe.initial is None:
         classifier = Classifier(create(recipe.model, **options))
     else:
@@ -365,6 +368,8 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
     classifier.classes = tuple(pictures.classes)
     for layer in classifier.modules():
         if isinstance(layer, Reconstruction):
+            if recipe.solver is not None:
+                layer.solver = solver_from({"name": recipe.solver})
             for name in ("steps", "start"):
                 if getattr(recipe, name) is not None:
                     setattr(layer.solver, name, getattr(recipe, name))

@@ -38,7 +38,11 @@ class Recipe:
     steps: int | None = None
     """Of the solvers in VARS layers; none: the model's own."""
     start: str | None = None
-    """Where the solvers start: analysis, zero, scaled or thresholded; none: the model's own."""
+    """Where the solvers start: analysis, zero, scaled or thresholded; none: the solver's own."""
+    solver: str | None = None
+    """In VARS layers: ista, fista, learned_ista, sparsa, neural_dynamics or lca; none: the model's own."""
+    attention_options: dict[str, bool | int | float] = field(default_factory=dict)
+    """Of the attention, name and value in turn: atoms and centered of vars_d, filters of vars_s, ..."""
     drop_path: float = 0.1
     """Probability with which a residual branch is left out, at the last block; it grows from zero at the first."""
     initial: str | None = None

@@ -1,0 +1,88 @@
+"""Puts the weights of a training run into the package, with what they are measured to do.
+
+    python benchmarks/embed.py RUN --pictures imagenette --data PICTURES --results FOLDER
+
+Writes src/torchvars/weights/MODEL.PICTURES: the weights in half precision, the settings, and a record of recipe and
+figures under one hash; `torchvars verify` takes it from there. What is measured are the weights as they ship. Results
+are kept in FOLDER/MODEL.PICTURES.json, so that this program goes on where it was stopped.
+"""
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from torchvars.evaluation.benchmarks import BENCHMARKS
+from torchvars.evaluation.corruptions import PUBLISHED
+from torchvars.evaluation.record import Measured, Record, options_of, trial_of
+from torchvars.evaluation.run import evaluate
+from torchvars.evaluation.subjects import open_subject
+from torchvars.evaluation.watch import watching
+from torchvars.models import weights
+from torchvars.models.embedded import EMBEDDED, TAGS
+from torchvars.training.folder import RunFolder
+
+# What is measured of weights that ship, beside all pictures as they are.
+PROTOCOL = {
+    "clean": {},
+    "corruptions": {"limit": 1000, "corruptions": list(PUBLISHED)},
+    "pgd": {"limit": 500, "radii": [1 / 255, 2 / 255, 4 / 255], "attack_steps": [5, 20]},
+    "square": {"limit": 200, "radii": [2 / 255, 4 / 255], "queries": 200},
+}
+CARD = {
+    "clean": [("clean", "accuracy"), ("clean", "calibration error")],
+    "corruptions": [("all", "accuracy")],
+    "pgd": [("linf 1/255, 5 steps", "accuracy"), ("linf 2/255, 20 steps", "accuracy")],
+    "square": [("linf 2/255, 200 queries", "accuracy")],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="folder of a training run that has come to its end")
+    parser.add_argument("--pictures", choices=TAGS, required=True, help="what it was trained on")
+    parser.add_argument("--data", required=True, help="the same pictures, with val")
+    parser.add_argument("--results", type=Path, required=True, help="folder of results")
+    arguments = parser.parse_args()
+
+    run = RunFolder(arguments.run)
+    recipe, _ = run.settings()
+    trained = weights.load(arguments.run / "weights")
+    name = f"{recipe.model}.{arguments.pictures}"
+    folder = EMBEDDED / name
+    weights.save(trained, folder, half=True)
+
+    subject = open_subject(str(folder))
+    benchmarks = [BENCHMARKS[each](arguments.data, subject, options_of(chosen)) for each, chosen in PROTOCOL.items()]
+    with watching() as watch:
+        results = evaluate(subject, benchmarks, arguments.results / f"{name}.json", watch=watch)
+    record = Record(
+        weights.digest(folder / weights.WEIGHTS),
+        asdict(recipe),
+        {"last": run.metrics()[-1], "evaluated_by": results.environment},
+        {each: trial_of(results, each, chosen) for each, chosen in PROTOCOL.items()},
+    )
+    record.write(folder)
+    rows = [
+        row_of(benchmark, record.trials[benchmark].images, record.value(benchmark, metric, condition))
+        for benchmark, wanted in CARD.items()
+        for condition, metric in wanted
+    ]
+    text = weights.card(trained, weights.read_config(folder), rows, name=name, trained_on=arguments.pictures)
+    weights.write_whole(folder / weights.CARD, lambda path: path.write_text(text))
+    print(f"{folder}: seal {record.seal[:12]}")
+
+
+def row_of(benchmark: str, images: int, figure: Measured) -> dict:
+    interval = "" if figure.low is None else f" ({figure.low:.1f} to {figure.high:.1f})"
+    value = f"{figure.value:.1f}{interval}"
+    return {
+        "benchmark": f"{benchmark}, {figure.condition}",
+        "metric": figure.metric,
+        "value": value,
+        "images": images,
+        "command": "`torchvars verify`",
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Evaluates weights that ship, or a folder of weights with its record, once more, and compares with what is claimed.
+
+Fails if a figure is not met within its 95 % interval, or if weights, recipe and figures are not those that were put
+under one hash. What was evaluated so far is kept in a file, so that the same command goes on where it was stopped.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="a name of torchvars list weights, or a folder of weights")
+    parser.add_argument("--data", metavar="PATH", help="the pictures (default: only the hashes are compared)")
+    parser.add_argument("--benchmark", metavar="NAME[,NAME]", help="only these of the benchmarks that are recorded")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="results, JSON (default: they are not kept)")
+    parser.add_argument("--batch", type=int, default=64, metavar="N", help="pictures at a time (default: 64)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that read pictures (default: 1)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    try:
+        from ..evaluation.record import Record, benchmarks_of, check
+        from ..evaluation.results import key_of
+        from ..evaluation.run import evaluate
+        from ..evaluation.subjects import open_subject
+        from ..evaluation.watch import watching
+    except ModuleNotFoundError as error:
+        raise ValueError(f'verifying needs {error.name}: pip install "torchvars[eval]"') from error
+    from ..models.embedded import find_embedded
+
+    folder = Path(arguments.name) if Path(arguments.name).is_dir() else find_embedded(arguments.name)
+    record = Record.read(folder)
+    print(f"{folder.name}: weights, recipe and figures are under one hash, {record.seal[:12]}")
+    if arguments.data is None:
+        print("nothing was evaluated: give the pictures by --data")
+        return
+    subject = open_subject(str(folder))
+    names = None if arguments.benchmark is None else [name.strip() for name in arguments.benchmark.split(",")]
+    benchmarks = benchmarks_of(record, arguments.data, subject, names)
+    with tempfile.TemporaryDirectory() as aside, watching() as watch:
+        output = arguments.output or Path(aside) / "results.json"
+        kept = {"partial_ok": True, "batch": arguments.batch, "workers": arguments.workers}
+        checks = check(record, evaluate(subject, benchmarks, output, watch=watch, **kept))
+    for benchmark in {each.benchmark: None for each in checks}:
+        found = [each for each in checks if each.benchmark == benchmark]
+        furthest = max(found, key=lambda each: each.difference)
+        print(
+            f"{benchmark}: {sum(each.met for each in found)} of {len(found)} figures met, the largest difference "
+            f"{furthest.difference:.3g} ({furthest.claimed.condition}, {furthest.claimed.metric})"
+        )
+    if missed := [each for each in checks if not each.met]:
+        for benchmark, claimed, found in missed[:20]:
+            condition = key_of(claimed.condition, claimed.severity)
+            print(
+                f"not met: {benchmark}, {condition}, {claimed.metric}: found {found:.2f}, claimed {claimed.value:.2f} "
+                f"({claimed.low:.2f} to {claimed.high:.2f})"
+            )
+        raise SystemExit(f"{folder.name} is not what is claimed: {len(missed)} of {len(checks)} figures are not met")
+    print(f"{folder.name} is what is claimed")

@@ -1,0 +1,183 @@
+"""What comes with trained weights: how they were made and what they were measured to do, under one hash."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from ..models.weights import WEIGHTS, digest, write_whole
+from .benchmarks import BENCHMARKS, Benchmark, Options
+from .results import Results, Row, digest_of
+from .subjects import Subject
+
+FILE = "record.json"
+
+
+class Measured(NamedTuple):
+    """A number without what it shares with the others of its benchmark."""
+
+    condition: str
+    severity: int | None
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A benchmark as it was asked, and what came out."""
+
+    options: dict  # of `Options`, those that were chosen
+    protocol: str
+    pictures: str  # hash of their names
+    images: int
+    rows: list[Measured]
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that is claimed of some weights.
+
+    Attributes:
+        weights: sha256 of their file.
+        recipe: all that decided what they became, besides the pictures.
+        trained: what the run ended with, and what evaluated it.
+        trials: by benchmark.
+    """
+
+    weights: str
+    recipe: dict
+    trained: dict
+    trials: dict[str, Trial] = field(default_factory=dict)
+
+    @property
+    def seal(self) -> str:
+        """One hash of the weights, the recipe and the figures."""
+        return hashlib.sha256(json.dumps(_plain(self), sort_keys=True).encode()).hexdigest()
+
+    def write(self, folder: Path) -> None:
+        content = {"torchvars_record": 1, "seal": self.seal, **_plain(self)}
+        trials = ",\n".join(f"  {json.dumps(name)}: {_trial_text(each)}" for name, each in content["trials"].items())
+        rest = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items() if key != "trials"]
+        text = "{\n" + ",\n".join([*rest, f'"trials": {{\n{trials}\n}}']) + "\n}\n"
+        write_whole(folder / FILE, lambda path: path.write_text(text))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Record":
+        """The record of a folder of weights.
+
+        Raises:
+            ValueError: it is none, it was changed by hand, or it is of other weights.
+        """
+        path = folder / FILE
+        try:
+            content = json.loads(path.read_text())
+            trials = {
+                name: Trial(**{**trial, "rows": [Measured(*row) for row in trial["rows"]]})
+                for name, trial in content["trials"].items()
+            }
+            record = cls(content["weights"], content["recipe"], content["trained"], trials)
+            seal = content["seal"]
+        except FileNotFoundError as error:
+            raise ValueError(f"{folder} has no {FILE}: nothing was recorded of these weights") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no record of weights: {error!r}") from error
+        if record.seal != seal:
+            raise ValueError(f"{path} was changed after it was sealed: its seal is {seal}, not {record.seal}")
+        if (found := digest(folder / WEIGHTS)) != record.weights:
+            raise ValueError(f"{path} is of other weights, sha256 {record.weights}: those of the folder have {found}")
+        return record
+
+    def value(self, benchmark: str, metric: str, condition: str = "all") -> Measured | None:
+        """The number over all severities, or None."""
+        trial = self.trials.get(benchmark)
+        rows = [] if trial is None else trial.rows
+        return next((r for r in rows if (r.metric, r.condition, r.severity) == (metric, condition, None)), None)
+
+
+def trial_of(results: Results, benchmark: str, options: dict) -> Trial:
+    """What a benchmark of some results claims; single classes are left out, since few pictures say little of them."""
+    rows = [row for row in results.rows if row.benchmark == benchmark and not row.condition.startswith("class ")]
+    if not rows:
+        raise ValueError(f"there are no results of {benchmark}: it was not evaluated to its end")
+    asked = results.asked[benchmark]
+    measured = [Measured(row.condition, row.severity, row.metric, *_rounded(row)) for row in rows]
+    return Trial(options, rows[0].protocol, asked["pictures"], asked["images"], measured)
+
+
+def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[str] | None = None) -> list[Benchmark]:
+    """The benchmarks of a record, asked as they were.
+
+    Args:
+        data: the pictures that they were measured on.
+        names: only these.
+
+    Raises:
+        ValueError: nothing is recorded of a name, or the pictures are others.
+    """
+    chosen = list(record.trials) if names is None else list(names)
+    if strange := [name for name in chosen if name not in record.trials]:
+        raise ValueError(f"nothing is recorded of {strange[0]!r}: there are figures for {', '.join(record.trials)}")
+    benchmarks = []
+    for name in chosen:
+        trial = record.trials[name]
+        benchmark = BENCHMARKS[name](data, subject, options_of(trial.options))
+        if digest_of(benchmark.conditions[0].source.identities) != trial.pictures:
+            raise ValueError(
+                f"{name} was measured on {trial.images} pictures, and not on those of {data}, whose names are others: "
+                f"give the data that the weights were measured on, {trial.protocol}"
+            )
+        benchmarks.append(benchmark)
+    return benchmarks
+
+
+def options_of(chosen: dict) -> Options:
+    """Options from what JSON has made of them."""
+    return Options(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
+
+
+class Check(NamedTuple):
+    """A number that is claimed, and the one that was found."""
+
+    benchmark: str
+    claimed: Measured
+    found: float
+
+    @property
+    def difference(self) -> float:
+        return abs(self.found - self.claimed.value)
+
+    @property
+    def met(self) -> bool:
+        """Whether it is within the claim's interval; a number without one is shown, not judged."""
+        low, high = self.claimed.low, self.claimed.high
+        return low is None or high is None or low - 1e-6 <= self.found <= high + 1e-6
+
+
+def check(record: Record, results: Results) -> list[Check]:
+    """Every claim of the benchmarks that the results have."""
+    checks = []
+    for benchmark in results.asked:
+        for claimed in record.trials[benchmark].rows:
+            found = results.value(benchmark, claimed.metric, claimed.condition, claimed.severity)
+            if found is None:
+                raise ValueError(f"{benchmark}, {claimed.condition}: no {claimed.metric} came out")
+            checks.append(Check(benchmark, claimed, found.value))
+    return checks
+
+
+def _rounded(row: Row) -> list[float | None]:
+    return [None if each is None else round(each, 6) for each in (row.value, row.low, row.high)]
+
+
+def _plain(record: Record) -> dict:
+    return json.loads(json.dumps(asdict(record)))
+
+
+def _trial_text(trial: dict) -> str:
+    """One number a line, so that two records can be compared by lines."""
+    head = json.dumps({key: value for key, value in trial.items() if key != "rows"})[:-1]
+    return head + ', "rows": [\n' + ",\n".join("    " + json.dumps(row) for row in trial["rows"]) + "]}"

@@ -41,8 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as aside, watching() as watch:
         output = arguments.output or Path(aside) / "results.json"
         kept = {"partial_ok": True, "batch": arguments.batch, "workers": arguments.workers}
-        checks = check(record, evaluate(subject, benchmarks, output, watch=watch, **kept))
-    for benchmark in {each.benchmark: None for each in checks}:
+        results = evaluate(subject, benchmarks, output, watch=watch, **kept)
+    tried = [benchmark.name for benchmark in benchmarks]
+    checks = check(record, results, tried)
+    for benchmark in tried:
         found = [each for each in checks if each.benchmark == benchmark]
         furthest = max(found, key=lambda each: each.difference)
         print(

@@ -57,6 +57,7 @@ def main() -> None:
         results = evaluate(subject, benchmarks, arguments.results / f"{name}.json", watch=watch)
     record = Record(
         weights.digest(folder / weights.WEIGHTS),
+        weights.digest(folder / weights.CONFIG),
         asdict(recipe),
         {"last": run.metrics()[-1], "evaluated_by": results.environment},
         {each: trial_of(results, each, chosen) for each, chosen in PROTOCOL.items()},

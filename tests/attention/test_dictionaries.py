@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.linear_model import Lasso
 
 from torchvars.attention import Dynamic, Performer, PositiveFeatures, Reconstruction, Static, StaticDynamic, create
-from torchvars.sparse import ISTA, Convolution, Dense, NeuralDynamics
+from torchvars.sparse import FISTA, ISTA, Convolution, Dense, NeuralDynamics, SparseCoding, plain
 
 DIM, HEADS, GRID = 24, 3, (4, 6)
 
@@ -82,6 +83,136 @@ def test_dynamic_atoms_are_the_formula():
     operator = dictionary(x, GRID)
     assert isinstance(operator, Dense)
     torch.testing.assert_close(operator.atoms, F.normalize(phi, dim=-2), rtol=1e-12, atol=1e-14)
+
+
+def raw_features(dictionary, x):
+    """Phi(q) as the formula has it, up to a factor."""
+    queries = heads_of(dictionary.query(x)) / 8**0.25
+    return torch.exp(queries @ dictionary.features.directions - queries.square().sum(-1, keepdim=True) / 2)
+
+
+@pytest.mark.parametrize("atoms", [0.5, 2, 4])
+def test_centered_atoms_are_the_formula(atoms):
+    """Columns of (I - 1 1^T / N) Phi(q), of unit length, then 1 / sqrt(N)."""
+    dictionary, x = Dynamic(DIM, HEADS, atoms=atoms, centered=True).double(), tokens()
+    without_mean = torch.eye(24, dtype=torch.float64) - 1 / 24
+    centred = without_mean @ raw_features(dictionary, x)
+    expected = centred / centred.square().sum(-2, keepdim=True).sqrt()
+    found = dictionary(x, GRID).atoms
+    torch.testing.assert_close(found[..., :-1], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[..., -1], torch.full_like(found[..., -1], 24**-0.5), rtol=0, atol=1e-15)
+
+
+def test_the_constant_atom_is_orthogonal_to_all_others():
+    operator = Dynamic(DIM, HEADS, centered=True).double()(tokens(), GRID)
+    gram = operator.atoms.mT @ operator.atoms
+    unit = torch.zeros(17, dtype=torch.float64).index_fill(0, torch.tensor(16), 1)
+    torch.testing.assert_close(gram[..., -1], unit.expand(2, HEADS, -1), rtol=0, atol=1e-13)
+    torch.testing.assert_close(gram.diagonal(dim1=-2, dim2=-1), torch.ones(2, HEADS, 17).double())
+
+
+@pytest.mark.parametrize("start", ["zero", "analysis"])
+def test_a_constant_is_coded_by_the_constant_atom_alone(start):
+    operator = Dynamic(DIM, HEADS, centered=True).double()(tokens(), GRID)
+    value = torch.tensor([-2.0, -0.05, 0.0, 0.05, 0.3], dtype=torch.float64)
+    problem = SparseCoding(operator, value.expand(2, HEADS, 24, 5), 0.3)
+    code = FISTA(2000, start, tolerance=1e-13).solve(problem)
+    assert code[..., :-1, :].abs().max() < 1e-12
+    size = 24**0.5 * value
+    shrunk = torch.where(size.abs() > 0.3, size - 0.3 * size.sign(), 0)
+    torch.testing.assert_close(code[..., -1, :], shrunk.expand(2, HEADS, 5), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("strength", [0.05, 0.3])
+def test_centered_atoms_solve_a_lasso_with_an_intercept(strength):
+    """Scikit-learn's, of features as they are; only that the intercept is shrunk here, too."""
+    dictionary, x = Dynamic(DIM, HEADS, centered=True).double(), tokens()
+    signal = heads_of(tokens()) + 2
+    with torch.no_grad():
+        problem = SparseCoding(dictionary(x, GRID), signal, strength)
+        code = FISTA(20_000, "zero", tolerance=1e-11).solve(problem)
+        reconstruction = problem.operator.synthesize(code)
+        features = raw_features(dictionary, x)
+        features /= features.std(-2, correction=0, keepdim=True) * 24**0.5
+    for batch, head, channel in ((0, 0, 0), (0, 2, 7), (1, 1, 3)):
+        target = signal[batch, head, :, channel].numpy()
+        lasso = Lasso(alpha=strength / 24, tol=1e-12, max_iter=10**5).fit(features[batch, head].numpy(), target)
+        found = code[batch, head, :, channel].numpy()
+        assert found[:-1] == pytest.approx(lasso.coef_, abs=1e-5)
+        mean = target.mean()
+        assert found[-1] == pytest.approx(24**0.5 * mean - strength, abs=1e-7)
+        expected = lasso.predict(features[batch, head].numpy()) - strength / 24**0.5
+        assert reconstruction[batch, head, :, channel].numpy() == pytest.approx(expected, abs=1e-5)
+
+
+@given(shift=st.floats(-100, 100), steps=st.integers(1, 5), start=st.sampled_from(["zero", "analysis", "scaled"]))
+def test_the_mean_of_a_signal_is_the_business_of_one_atom(shift, steps, start):
+    """At every step, not at the optimum only."""
+    torch.manual_seed(0)
+    operator, signal = Dynamic(DIM, HEADS, centered=True).double()(tokens(), GRID), heads_of(tokens())
+    codes = [ISTA(steps, start).solve(SparseCoding(operator, signal + by, 0.3)) for by in (0.0, shift)]
+    torch.testing.assert_close(codes[1][..., :-1, :], codes[0][..., :-1, :], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["vars_d", "vars_sd"])
+@pytest.mark.parametrize("count", [1, 24, 35])
+def test_tokens_that_are_all_alike_make_no_trouble_when_centered(name, dtype, count):
+    """All features are constant then, and nothing is left of them without their mean."""
+    grid = {1: (1, 1), 24: (4, 6), 35: (5, 7)}[count]
+    layer = create(name, DIM, heads=HEADS, grid=grid, centered=True).to(dtype)
+    alike = (3 * torch.randn(2, 1, DIM, dtype=dtype)).expand(2, count, DIM)
+    for form in ("fast", "plain"):
+        x = alike.clone().requires_grad_()
+        if form == "plain":
+            with plain():
+                output = layer(x, grid)
+        else:
+            output = layer(x, grid)
+        gradients = torch.autograd.grad(output.square().sum(), [x, *layer.parameters()])
+        for tensor in (output, *gradients):
+            assert tensor.isfinite().all()
+            assert tensor.abs().max() < 1e4  # rounding is not taken for an atom
+    if name == "vars_d":  # their values are alike as well: they are passed on, shrunk
+        layer.solver = FISTA(500, "zero")
+        size = count**0.5 * layer.value(alike)
+        shrunk = (size - 0.3 * size.sign()) * (size.abs() > 0.3) / count**0.5
+        torch.testing.assert_close(layer(alike, grid), layer.proj(shrunk), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("atoms", [1, 2, 8])  # fewer than tokens, and more
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bound_of_centered_atoms(sharpness, atoms, dtype):
+    dynamic = Dynamic(DIM, HEADS, atoms=atoms, centered=True)
+    dictionary = StaticDynamic(Static(DIM, HEADS, GRID, filters=2), dynamic).to(dtype)
+    joint = dictionary((sharpness * tokens()).to(dtype), GRID)
+    matrix = joint.second.atoms.double()
+    largest = torch.linalg.matrix_norm(matrix, 2).square()
+    ratio = joint.second.lipschitz().double()[..., 0, 0] / largest
+    assert (ratio >= 1).all()
+    assert (ratio <= 1.05 * (1 + 1e-4)).all()
+    # Both dictionaries in one, for each channel a matrix.
+    basis = torch.eye(joint.first.size, dtype=dtype)[:, None, :, None].expand(-1, HEADS, -1, 8)
+    shifts = joint.first.synthesize(basis).double().permute(1, 3, 2, 0)  # (heads, channels, N, 2 N)
+    union = torch.cat([shifts.expand(2, -1, -1, -1, -1), matrix.unsqueeze(2).expand(-1, -1, 8, -1, -1)], -1)
+    bound = joint.lipschitz().double().squeeze(-2)
+    assert (bound >= torch.linalg.matrix_norm(union, 2).square()).all()
+    parts = joint.first.lipschitz().double() + joint.second.lipschitz().double()
+    assert (bound <= parts.squeeze(-2) * (1 + 1e-5)).all()
+
+
+def test_centered_atoms_under_autocast_are_those_of_its_queries():
+    """Only the projection is in half precision: what is left without the mean is too small for it."""
+    dictionary, x = Dynamic(DIM, HEADS, centered=True), 0.1 * tokens().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = dictionary(x, GRID).atoms
+        queries = dictionary.query(x)
+    assert queries.dtype == torch.bfloat16
+    exact = Dynamic(DIM, HEADS, centered=True).double()
+    exact.load_state_dict(dictionary.state_dict())
+    exact.query = torch.nn.Identity()
+    torch.testing.assert_close(found.double(), exact(queries.double(), GRID).atoms, rtol=0, atol=1e-3)
 
 
 def test_static_atoms_are_its_filters_at_every_position():

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from evaluation.halves import HALVES, Halves, save_weights, subject, write
 from torchvars.cli import compare as compare_command
 from torchvars.cli import evaluate as evaluate_command
+from torchvars.cli import verify as verify_command
 from torchvars.cli.main import main
 from torchvars.data import Source, open_source
 from torchvars.evaluation import metrics, run
@@ -626,7 +627,7 @@ def test_the_knobs_of_the_command_change_the_numbers_and_are_kept_apart(pictures
     assert "no VARS layer ran: there is no strength to adapt" in told
 
 
-@pytest.mark.parametrize("command", [evaluate_command, compare_command])
+@pytest.mark.parametrize("command", [evaluate_command, compare_command, verify_command])
 def test_help_tells_of_every_option(command, capsys):
     parser = argparse.ArgumentParser()
     command.configure(parser)
@@ -637,3 +638,20 @@ def test_help_tells_of_every_option(command, capsys):
     assert " ".join(command.__doc__.split()) in shown
     if command is evaluate_command:
         assert ", ".join(BENCHMARKS) in shown
+
+
+def test_a_place_that_cannot_be_written_to_is_noticed_before_anything_is_tried(pictures, weights, tmp_path):
+    model = open_subject(str(weights))
+    tried_on = []
+
+    def watch(*told) -> None:
+        tried_on.append(told)
+
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "file").write_text("")
+    for output, error in ((tmp_path / "folder.json", IsADirectoryError), (Path("/proc/results.json"), OSError)):
+        with pytest.raises(error):
+            evaluate(model, benchmarks(pictures, model, "clean"), output, workers=0, watch=watch)
+    with pytest.raises(ValueError, match="is a file: give --output a path in a folder"):
+        evaluate(model, benchmarks(pictures, model, "clean"), tmp_path / "file" / "r.json", workers=0, watch=watch)
+    assert tried_on == []

@@ -169,6 +169,25 @@ def test_layers_run_fast_and_plain_alike(name, normalize):
     assert_same(found, expected, 1e-11)
 
 
+@pytest.mark.parametrize(("name", "atoms"), [("vars_d", 1), ("vars_d", 6), ("vars_sd", 1), ("vars_sd", 6)])
+@pytest.mark.parametrize("start", ["analysis", "scaled", "zero"])
+@pytest.mark.parametrize("dtype", PRECISION)
+def test_centered_layers_run_fast_and_plain_alike(name, atoms, start, dtype):
+    options = {"centered": True, "atoms": atoms, "solver": ISTA(3, start)}
+    layer = create(name, 12, heads=2, grid=(4, 5), **options).to(dtype).eval()
+    tokens = torch.randn(3, 20, 12, dtype=dtype, requires_grad=True)
+
+    def run(*, fast: bool):
+        output = layer(tokens, (4, 5))
+        assert _is_fast(output) is fast
+        return [output.detach(), *torch.autograd.grad(output.square().sum(), [tokens, *layer.parameters()])]
+
+    found = run(fast=True)
+    with plain():
+        expected = run(fast=False)
+    assert_same(found, expected, PRECISION[dtype])
+
+
 @pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd"])
 def test_second_derivatives_are_for_the_plain_form(name):
     layer = create(name, 8, heads=2, grid=(3, 3)).double()

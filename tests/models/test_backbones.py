@@ -217,7 +217,8 @@ def test_another_size_is_in_the_cfg():
     assert torchvars.create("rvt_micro_vars_d", img_size=(32, 64)).pretrained_cfg["input_size"] == (3, 32, 64)
 
 
-def test_unknown_names_are_answered_with_the_known():
+def test_unknown_names_are_answered_with_the_known(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", tmp_path)
     with pytest.raises(ValueError, match=r"no model named 'rvt_tiny_varsd': did you mean rvt_tiny_vars_"):
         torchvars.create("rvt_tiny_varsd")
     with pytest.raises(ValueError, match="rvt_tiny_vars_d has no weights here; names that have: none yet"):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import torchvars
 from torchvars.attention import ATTENTIONS
+from torchvars.models.weights import card, read_config, save
 from torchvars.sparse import FISTA, SOLVERS, Equilibrium, LearnedISTA, NeuralDynamics, SpaRSA, settings_of, solver_from
 
 DATA = Path(__file__).parent.parent / "data"
@@ -152,6 +153,42 @@ def test_solver_and_strength_are_saved_as_they_are_now(solver, tmp_path):
     torch.testing.assert_close(again(pixels), classifier(pixels), rtol=0, atol=0)
 
 
+def test_half_precision_is_of_the_file_only(tmp_path):
+    classifier = torchvars.Classifier(small()).eval()
+    classifier.model.patch_embed.proj[1].num_batches_tracked.fill_(100_001)  # no number of half precision
+    before = {name: tensor.clone() for name, tensor in classifier.model.state_dict().items()}
+    save(classifier, tmp_path, half=True)
+    written = load_file(tmp_path / "model.safetensors")
+    assert {name for name, tensor in written.items() if tensor.dtype != torch.float16} == {
+        name for name in before if name.endswith("num_batches_tracked")
+    }
+    again = torchvars.Classifier.from_pretrained(tmp_path).model.state_dict()
+    for name, tensor in before.items():
+        torch.testing.assert_close(classifier.model.state_dict()[name], tensor, rtol=0, atol=0)
+        assert again[name].dtype == tensor.dtype
+        # The nearest there is: ten binary digits behind the first, or steps of 2^-24.
+        torch.testing.assert_close(again[name], tensor, rtol=2**-11, atol=2**-25)
+        torch.testing.assert_close(again[name], written[name].to(tensor.dtype), rtol=0, atol=0)
+
+
+def test_values_too_large_for_half_precision_are_named_and_cost_nothing(tmp_path):
+    classifier = torchvars.Classifier(small())
+    bias = classifier.model.head.bias.data
+    bias[1] = -65519.0  # the last that is rounded to a number, 65504
+    save(classifier, tmp_path, half=True)
+    assert torchvars.Classifier.from_pretrained(tmp_path).model.head.bias[1].item() == -65504
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    bias[1] = -65520.0
+    with pytest.raises(ValueError, match=r"head\.bias has values up to 6\.55e\+04, too large for half precision"):
+        save(classifier, tmp_path, half=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    with pytest.raises(ValueError, match="too large for half precision"):
+        save(classifier, tmp_path / "new", half=True)
+    assert not (tmp_path / "new").exists()
+    save(classifier, tmp_path)
+    assert torchvars.Classifier.from_pretrained(tmp_path).model.head.bias[1].item() == -65520
+
+
 def test_bad_solver_settings_are_refused():
     with pytest.raises(ValueError, match="no solver named 'newton'"):
         solver_from({"name": "newton"})
@@ -166,6 +203,26 @@ def test_card_says_what_was_measured(tmp_path):
     row = {"benchmark": "clean", "metric": "top-1", "value": 12.5, "images": 8, "command": "torchvars evaluate"}
     classifier.save_pretrained(tmp_path / "with", results=[row])
     assert "| clean | top-1 | 12.5 | 8 | torchvars evaluate |" in (tmp_path / "with/README.md").read_text()
+
+
+def test_card_of_weights_that_ship_shows_how_they_are_had(tmp_path, monkeypatch):
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", tmp_path)
+    name = "rvt_micro_vars_d.cifar10"
+    classifier = torchvars.Classifier(small(), classes=["cat", "dog", "frog", "ship"]).eval()
+    classifier.save_pretrained(tmp_path / name)
+    text = card(classifier, read_config(tmp_path / name), None, name=name, trained_on="CIFAR-10")
+    assert f"\n# {name}\n" in text
+    assert "M parameters, trained on CIFAR-10." in text
+    assert "Classes: cat, dog, frog, ship." in text
+    example, found = text.split("```python\n")[1].split("```")[0], {}
+    exec(compile(example, "card", "exec"), found)
+    pixels = torch.rand(1, 3, 32, 32)
+    torch.testing.assert_close(found["classifier"](pixels), classifier(pixels), rtol=0, atol=0)
+    # Of a folder it says no name, and of pictures nothing that nobody said.
+    own = (tmp_path / name / "README.md").read_text()
+    assert "\n# rvt_micro_vars_d\n" in own
+    assert 'from_pretrained("this folder")' in own
+    assert "trained on" not in own
 
 
 def test_broken_folders_are_refused(tmp_path):

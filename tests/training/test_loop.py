@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 
 import torchvars
 from torchvars.cli.main import main
-from torchvars.data import Batch
+from torchvars.data import Batch, open_source
+from torchvars.sparse import FISTA, ISTA, SOLVERS, SpaRSA, settings_of
 from torchvars.training import checkpoint, loop
 from torchvars.training.augment import Mix
 from torchvars.training.folder import RunFolder
@@ -286,6 +287,112 @@ def test_wrong_calls_are_told(arguments, message, capsys):
     with pytest.raises(SystemExit):
         main(["train", *arguments])
     assert message in capsys.readouterr().err
+
+
+SOLVING = {"solver": "sparsa", "steps": 5, "start": "zero", "attention_options": {"atoms": 1, "centered": True}}
+
+
+@pytest.mark.parametrize("name", ["vars_d", "vars_sd"])
+def test_a_recipe_says_how_the_layers_solve_and_what_they_are_made_of(name, tmp_path):
+    recipe = replace(RECIPE, model=f"deit_micro_{name}", **SOLVING)
+    classifier = loop.build(recipe, Named(["blue", "red"])).eval()
+    by_hand = torchvars.create(
+        f"deit_micro_{name}",
+        num_classes=2,
+        img_size=16,
+        patch_size=RECIPE.patch_size,
+        attention_options={"atoms": 1, "centered": True, "solver": SpaRSA(5, "zero")},
+    ).eval()
+    by_hand.load_state_dict(classifier.model.state_dict())
+    pixels = torch.rand(2, 3, 16, 16)
+    expected = torchvars.Classifier(by_hand)(pixels)
+    torch.testing.assert_close(classifier(pixels), expected, rtol=0, atol=0)
+    # Each word on solving makes a difference to it, and each layer has a solver of its own.
+    for word in ("solver", "steps", "start"):
+        other = loop.build(replace(recipe, **{word: None}), Named(["blue", "red"])).eval()
+        other.load_state_dict(classifier.state_dict())
+        assert not torch.allclose(other(pixels), expected, rtol=0, atol=1e-6)
+    assert len({id(block.attn.solver) for block in classifier.model.blocks}) == len(classifier.model.blocks)
+    classifier.save_pretrained(tmp_path)
+    torch.testing.assert_close(torchvars.Classifier.from_pretrained(tmp_path)(pixels), expected, rtol=0, atol=0)
+
+
+class Named:
+    """All that is asked of pictures before the first is looked at."""
+
+    def __init__(self, classes: list[str]):
+        self.classes = classes
+
+
+def test_without_a_solver_in_the_recipe_the_models_own_is_kept(undisturbed):
+    begun = replace(RECIPE, initial=str(undisturbed / "weights"), steps=7)
+    classifier = loop.build(begun, Named(["blue", "red"]))
+    assert [settings_of(block.attn.solver) for block in classifier.model.blocks] == [settings_of(ISTA(7))] * 6
+    classifier = loop.build(replace(begun, solver="fista"), Named(["blue", "red"]))
+    assert [settings_of(block.attn.solver) for block in classifier.model.blocks] == [settings_of(FISTA(7))] * 6
+
+
+def test_command_takes_a_solver_and_options_of_the_attention(pictures, tmp_path):
+    output = tmp_path / "run"
+    begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output), *OVERRIDES]
+    begin += ["--attention-options", "atoms", "1.5", "centered", "True", "--solver", "sparsa", "--workers", "0"]
+    main([*begin, "--max-steps", "1"])
+    stated = json.loads((output / "run.json").read_text())["recipe"]
+    assert (stated["solver"], stated["attention_options"]) == ("sparsa", {"atoms": 1.5, "centered": True})
+    assert stated["attention_options"]["centered"] is True
+    recipe, _ = RunFolder(output).settings()
+    assert recipe == replace(RECIPE, solver="sparsa", attention_options={"atoms": 1.5, "centered": True})
+    model = torchvars.Classifier.from_pretrained(output / "weights").model
+    assert [type(block.attn.solver) for block in model.blocks] == [SpaRSA] * 6
+    assert model.blocks[0].attn.dictionary.features.directions.shape[-1] == 48  # of 32 channels
+    main(["train", "--resume", str(output)])  # as it was begun
+    again = torchvars.Classifier.from_pretrained(output / "weights").model
+    assert again.origin == model.origin
+
+
+def test_whole_numbers_stay_whole(pictures, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(loop, "train", lambda recipe, settings, resume: seen.append(recipe))
+    begin = ["train", "cifar10_deit_micro_vars_s", "--data", str(pictures), "--output", str(tmp_path / "run")]
+    main([*begin, "--attention-options", "filters", "1", "bias", "False"])
+    main(begin)
+    assert [recipe.attention_options for recipe in seen] == [{"filters": 1, "bias": False}, {}]
+    assert [type(value) for value in seen[0].attention_options.values()] == [int, bool]
+    assert [recipe.solver for recipe in seen] == [None, None]
+
+
+def test_an_unknown_solver_is_told_of_and_leaves_no_run(pictures, tmp_path, capsys):
+    output = tmp_path / "run"
+    begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output), *OVERRIDES]
+    with pytest.raises(SystemExit, match="2"):
+        main([*begin, "--solver", "newton"])
+    assert f"no solver named 'newton': there are {', '.join(SOLVERS)}" in capsys.readouterr().err
+    assert not (output / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "told"),
+    [
+        ("deit_micro_softmax", ["--solver", "fista", "--steps", "4"], "has no VARS layer: leave out solver, steps"),
+        ("deit_micro_vars_d", ["--attention-options", "atom", "1"], "takes no attention_options {'atom': 1}: "),
+        ("deit_micro_vars_d", ["--solver", "equilibrium"], "no solver named 'equilibrium'"),
+    ],
+)
+def test_options_that_a_model_does_not_have_are_refused(model, given, told, pictures, tmp_path, capsys):
+    begin = ["train", f"cifar10_{model}", "--data", str(pictures), "--output", str(tmp_path / "run"), *OVERRIDES]
+    with pytest.raises(SystemExit, match="2"):
+        main([*begin, *given])
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_to_begin_with_keep_the_options_that_are_not_changed(pictures, tmp_path):
+    saved = torchvars.create("deit_micro_vars_d", img_size=16, patch_size=4, attention_options={"centered": True})
+    torchvars.Classifier(saved).save_pretrained(tmp_path / "saved")
+    recipe = replace(RECIPE, initial=str(tmp_path / "saved"), attention_options={"normalize": True})
+    built = loop.build(recipe, open_source(str(pictures), "train")).model
+    assert built.origin["options"]["attention_options"] == {"centered": True, "normalize": True}
+    assert built.blocks[0].attn.dictionary.centered
 
 
 def test_a_folder_that_cannot_be_written_is_told_of_before_the_first_step(pictures, tmp_path, capsys):

@@ -7,6 +7,7 @@ from .features import PositiveFeatures
 from .inspect import Inspection, inspect
 from .reconstruction import Reconstruction
 from .registry import ATTENTIONS, create
+from .views import Views, look
 
 __all__ = [
     "ATTENTIONS",
@@ -20,6 +21,8 @@ __all__ = [
     "Softmax",
     "Static",
     "StaticDynamic",
+    "Views",
     "create",
     "inspect",
+    "look",
 ]

@@ -88,7 +88,8 @@ class Dynamic(nn.Module):
 def _centered(atoms: Tensor) -> Tensor:
     """Atoms (..., N, M) without their mean, of unit length again, and a constant one: (..., N, M + 1)."""
     constant = torch.full_like(atoms[..., :1], atoms.shape[-2] ** -0.5)
-    return torch.cat([F.normalize(atoms - atoms.mean(-2, keepdim=True), dim=-2), constant], dim=-1)
+    least = torch.finfo(atoms.dtype).eps ** 0.5  # what rounding leaves of an atom that is constant stays small
+    return torch.cat([F.normalize(atoms - atoms.mean(-2, keepdim=True), dim=-2, eps=least), constant], dim=-1)
 
 
 class StaticDynamic(nn.Module):

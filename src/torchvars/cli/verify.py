@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f'verifying needs {error.name}: pip install "torchvars[eval]"') from error
     from ..models.embedded import find_embedded
 
-    folder = Path(arguments.name) if Path(arguments.name).is_dir() else find_embedded(arguments.name)
+    folder = Path(arguments.name).resolve() if Path(arguments.name).is_dir() else find_embedded(arguments.name)
     record = Record.read(folder)
     print(f"{folder.name}: weights, recipe and figures are under one hash, {record.seal[:12]}")
     if arguments.data is None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ..models.weights import WEIGHTS, digest, write_whole
+from ..models.weights import CONFIG, WEIGHTS, digest, write_whole
 from .benchmarks import BENCHMARKS, Benchmark, Options
 from .results import Results, Row, digest_of
 from .subjects import Subject
@@ -43,12 +43,14 @@ class Record:
 
     Attributes:
         weights: sha256 of their file.
+        settings: sha256 of the file that says what they are of and how it solves.
         recipe: all that decided what they became, besides the pictures.
         trained: what the run ended with, and what evaluated it.
         trials: by benchmark.
     """
 
     weights: str
+    settings: str
     recipe: dict
     trained: dict
     trials: dict[str, Trial] = field(default_factory=dict)
@@ -79,16 +81,17 @@ class Record:
                 name: Trial(**{**trial, "rows": [Measured(*row) for row in trial["rows"]]})
                 for name, trial in content["trials"].items()
             }
-            record = cls(content["weights"], content["recipe"], content["trained"], trials)
+            record = cls(content["weights"], content["settings"], content["recipe"], content["trained"], trials)
             seal = content["seal"]
         except FileNotFoundError as error:
             raise ValueError(f"{folder} has no {FILE}: nothing was recorded of these weights") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is no record of weights: {error!r}") from error
         if record.seal != seal:
             raise ValueError(f"{path} was changed after it was sealed: its seal is {seal}, not {record.seal}")
-        if (found := digest(folder / WEIGHTS)) != record.weights:
-            raise ValueError(f"{path} is of other weights, sha256 {record.weights}: those of the folder have {found}")
+        for file, claimed in ((WEIGHTS, record.weights), (CONFIG, record.settings)):
+            if (found := digest(folder / file)) != claimed:
+                raise ValueError(f"{path} is of another {file}, sha256 {claimed}: that of the folder has {found}")
         return record
 
     def value(self, benchmark: str, metric: str, condition: str = "all") -> Measured | None:
@@ -119,6 +122,8 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
         ValueError: nothing is recorded of a name, or the pictures are others.
     """
     chosen = list(record.trials) if names is None else list(names)
+    if not record.trials:
+        raise ValueError("nothing was measured of these weights: there is nothing to compare with")
     if strange := [name for name in chosen if name not in record.trials]:
         raise ValueError(f"nothing is recorded of {strange[0]!r}: there are figures for {', '.join(record.trials)}")
     benchmarks = []

@@ -1,5 +1,6 @@
 """One loop for every model and every benchmark."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -72,6 +73,8 @@ def evaluate(
         source = benchmark.conditions[0].source
         take_up(results, benchmark, source)
         matched.append(match_classes(subject, source, benchmark.among_present))
+    if processes.rank == 0:
+        check_writable(output)
     classifier = subject.classifier.to(processes.device).eval()
     for benchmark, (columns, labels) in zip(benchmarks, matched, strict=True):
         source = benchmark.conditions[0].source
@@ -235,6 +238,15 @@ def open_results(output: Path, model: dict) -> Results:
         ]
         raise ValueError(f"{output} holds results of another model ({'; '.join(told)}): give another file")
     return results
+
+
+def check_writable(output: Path) -> None:
+    """An OSError if the file could not be written, before anything is tried."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    if output.is_dir():
+        raise IsADirectoryError(f"{output} is a folder: give --output a file in it")
+    with tempfile.TemporaryFile(dir=output.parent):
+        pass
 
 
 def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:

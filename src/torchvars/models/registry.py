@@ -56,9 +56,12 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
         raise ValueError(f"no model named {name!r}: {hint}{names}")
     if not pretrained:
         return _build(name=architecture, pretrained_cfg=tag or None, **options)
+    folder = find_embedded(name)
+    if options.keys() & {"in_chans", "features_only"}:  # timm knows how to fit weights to these
+        return _build(pretrained=True, name=architecture, pretrained_cfg=folder.name.partition(".")[2], **options)
     from .weights import load  # which builds models by their names
 
-    return load(find_embedded(name), **options).model
+    return load(folder, **options).model
 
 
 def _build(
@@ -83,7 +86,9 @@ def _build(
         folder = find_embedded(f"{name}.{pretrained_cfg}" if pretrained_cfg else name)
         config = read_config(folder)
         options = {**config["options"], **options}
-        constructor = lambda **given: set_layers(kind(**given), config["layers"], folder)  # noqa: E731
+        constructor = lambda **given: set_layers(kind(**given), config.get("layers", {}), folder)  # noqa: E731
+    elif not pretrained and not pretrained_cfg:
+        pretrained_cfg = _cfg(name)  # not that of the weights which timm would take for it
     model = build_model_with_cfg(
         constructor,
         name,
@@ -104,8 +109,8 @@ def _build(
 def _cfg(name: str, folder: Path | None = None) -> dict:
     """What timm keeps of a name; of weights that come with the package, their folder says more."""
     _, arguments = BACKBONES[MODELS[name][0]]
-    if folder is not None:
-        arguments = {**arguments, **json.loads((folder / "config.json").read_text())["options"]}
+    config = {} if folder is None else json.loads((folder / "config.json").read_text())
+    arguments = {**arguments, **config.get("options", {})}
     height, width = to_2tuple(arguments.get("img_size", 224))
     stride = arguments.get("patch_size", 16) * 2 ** (len(arguments.get("depths", (1,))) - 1)
     return {
@@ -116,8 +121,8 @@ def _cfg(name: str, folder: Path | None = None) -> dict:
         "pool_size": (height // stride, width // stride),
         "crop_pct": 0.875,
         "interpolation": "bicubic",
-        "mean": IMAGENET_MEAN,
-        "std": IMAGENET_STD,
+        "mean": tuple(config.get("mean", IMAGENET_MEAN)),
+        "std": tuple(config.get("std", IMAGENET_STD)),
         "first_conv": "patch_embed.proj.0",
         "classifier": "head",
         "license": "apache-2.0",

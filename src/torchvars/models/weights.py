@@ -94,6 +94,8 @@ def load(folder: Path, **changed) -> Classifier:
         state |= {f"head.{name}": tensor for name, tensor in model.head.state_dict().items()}
     set_layers(model, config.get("layers", {}), folder)
     _load_whole(model, state, folder / WEIGHTS)
+    model.pretrained_cfg = {**model.pretrained_cfg, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
+    model.default_cfg = model.pretrained_cfg
     classes = None if "num_classes" in changed else config.get("classes")
     return Classifier(model, config["mean"], config["std"], classes).eval()
 
@@ -116,9 +118,7 @@ def resolve(name: str | Path, **options) -> Path:
         try:
             return find_embedded(str(name))
         except ValueError as error:
-            raise ValueError(
-                f"no folder {name}, and no owner before it as names on the hub have one: {error}"
-            ) from error
+            raise ValueError(f"no folder {name}, nor an owner before it, as names on the hub have: {error}") from error
     files = [hf_hub_download(str(name), file, **options) for file in (CONFIG, WEIGHTS)]
     return Path(files[0]).parent
 

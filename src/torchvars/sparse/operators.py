@@ -259,7 +259,7 @@ def largest_eigenvalue(matrix: Tensor, slack: float = 0.05) -> tuple[Tensor, Ten
     Args:
         matrix: (..., n, n).
     Returns:
-        The bound, (...), and G^k 1, (..., n, 1), near the top eigenvector; not normalised.
+        The bound, (...), and the strongest column of G^k, (..., n, 1), near the top eigenvector; not normalised.
     """
     size = matrix.shape[-1]
     power_needed = math.log(size) / (2 * math.log1p(slack))
@@ -268,7 +268,8 @@ def largest_eigenvalue(matrix: Tensor, slack: float = 0.05) -> tuple[Tensor, Ten
     for doubling in range(1, 1 + max(0, math.ceil(math.log2(max(power_needed, 1))))):
         norm, power = _unit(power @ power)  # kept at norm one, so that no power overflows
         log_bound = log_bound + norm.log() / 2**doubling
-    return rounded_up(log_bound.exp(), size), power.sum(-1, keepdim=True)
+    strongest = power.diagonal(dim1=-2, dim2=-1).argmax(-1)[..., None, None].expand(*power.shape[:-1], 1)
+    return rounded_up(log_bound.exp(), size), power.gather(-1, strongest)
 
 
 def perron_eigenvalue(matrix: Tensor, iterations: int = 8) -> tuple[Tensor, Tensor]:

@@ -30,10 +30,12 @@ def solver_from(settings: dict) -> Solver:
     """The solver that `settings_of` described."""
     arguments = dict(settings)
     name = arguments.pop("name", None)
-    if name == "equilibrium":
+    if name == "equilibrium" and "solver" in arguments:
         return Equilibrium(solver_from(arguments["solver"]), arguments["iterations"])
     if name not in SOLVERS:
-        raise ValueError(f"no solver named {name!r}: there are {', '.join(SOLVERS)} and equilibrium")
+        raise ValueError(
+            f"no solver named {name!r}: there are {', '.join(SOLVERS)}, and equilibrium around one of these"
+        )
     unknown = set(arguments) - set(_arguments(SOLVERS[name]))
     if unknown:
         raise ValueError(f"{name} has no setting {', '.join(sorted(unknown))}: it has {_arguments(SOLVERS[name])}")

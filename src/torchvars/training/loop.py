@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
 
-from ..attention import Reconstruction
+from ..attention import Reconstruction, look
 from ..data import (
     Batch,
     Draw,
@@ -39,7 +39,7 @@ from .folder import RunFolder
 from .norms import share_statistics
 from .processes import join_restarted
 from .recipe import Recipe
-from .report import Report, look
+from .report import Report
 from .schedule import learning_rate, parameter_groups
 from .sharding import shard, whole, whole_state
 
@@ -76,6 +76,7 @@ class Progress:
     correct: float = 0.0
     seen: int = 0
     unreadable: dict[str, str] = field(default_factory=dict)
+    held_out_unreadable: dict[str, str] = field(default_factory=dict)
 
 
 class Diverged(FloatingPointError):
@@ -181,12 +182,14 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
         if broken:
             progress.unreadable |= dict(gather_object(list(batch.problems.items())))
             if report is not None:
-                folder.write_unreadable(progress.unreadable)
+                folder.write_unreadable(progress.unreadable | progress.held_out_unreadable)
             check_readable(progress.unreadable, settings.unreadable_share * len(pictures), folder)
         if progress.step % order.steps == 0 or progress.step == last:
             times = clock.lap(recipe.batch)
             with judged():
-                metrics, problems = evaluate(accelerator, classifier, held_out, recipe, settings.workers)
+                metrics, progress.held_out_unreadable = evaluate(
+                    accelerator, classifier, held_out, recipe, settings.workers
+                )
                 views = look(classifier, shown)
             line = {
                 "step": progress.step,
@@ -203,8 +206,8 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
             if report is not None:
                 folder.add_metrics(line)
                 folder.add_times({"step": progress.step, **times})
-                if problems:
-                    folder.write_unreadable(progress.unreadable | problems)
+                if progress.held_out_unreadable:
+                    folder.write_unreadable(progress.unreadable | progress.held_out_unreadable)
                 report.epoch(line, times, shown, views)
             checkpoint(best=better)
             clock.restart()
@@ -360,21 +363,28 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
     if recipe.patch_size is not None:
         options["patch_size"] = recipe.patch_size
     if recipe.attention_options:
-        options["attention_options"] = recipe.attention_options
-    if recipe.initial is None:
-        classifier = Classifier(create(recipe.model, **options))
-    else:
-        classifier = stored.load(Path(recipe.initial), **options)
+        saved = {} if recipe.initial is None else stored.read_config(Path(recipe.initial))["options"]
+        options["attention_options"] = {**(saved.get("attention_options") or {}), **recipe.attention_options}
+    try:
+        if recipe.initial is None:
+            classifier = Classifier(create(recipe.model, **options))
+        else:
+            classifier = stored.load(Path(recipe.initial), **options)
+    except TypeError as error:
+        raise ValueError(f"{recipe.model} takes no attention_options {recipe.attention_options}: {error}") from error
     classifier.classes = tuple(pictures.classes)
-    for layer in classifier.modules():
-        if isinstance(layer, Reconstruction):
-            if recipe.solver is not None:
-                layer.solver = solver_from({"name": recipe.solver})
-            for name in ("steps", "start"):
-                if getattr(recipe, name) is not None:
-                    setattr(layer.solver, name, getattr(recipe, name))
-            if recipe.strength is not None:
-                layer.strength = recipe.strength
+    layers = [layer for layer in classifier.modules() if isinstance(layer, Reconstruction)]
+    told = [name for name in ("solver", "steps", "start", "strength") if getattr(recipe, name) is not None]
+    if told and not layers:
+        raise ValueError(f"{recipe.model} has no VARS layer: leave out {', '.join(told)}")
+    for layer in layers:
+        if recipe.solver is not None:
+            layer.solver = solver_from({"name": recipe.solver})
+        for name in ("steps", "start"):
+            if getattr(recipe, name) is not None:
+                setattr(layer.solver, name, getattr(recipe, name))
+        if recipe.strength is not None:
+            layer.strength = recipe.strength
     return classifier
 
 

@@ -1,24 +1,15 @@
 """What a person sees of a run: a bar in a terminal, a line an epoch elsewhere, and TensorBoard."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from ..attention import Attention, inspect
-
-
-class Views(NamedTuple):
-    """What the layers of a model make of a few pictures, by the names of the layers."""
-
-    sparsity: dict[str, float]  # share of exact zeros in the code, where there is one
-    energy: dict[str, Tensor]  # norm over channels of what the attention passes on: (batch, H, W)
+from ..attention import Views
 
 
 class Report:
@@ -89,36 +80,6 @@ class Report:
             self.bar.stop()
         if self.board is not None:
             self.board.close()
-
-
-@torch.no_grad()
-def look(classifier: nn.Module, pixels: Tensor) -> Views:
-    """Sparsity and energy of every attention on a few pictures.
-
-    The energy is that of the reconstruction, or of the output where nothing is reconstructed.
-    """
-    outputs = {}
-
-    def note(name: str) -> Callable:
-        def hook(layer: nn.Module, tokens: tuple, output: Tensor) -> None:
-            if output.ndim == 4:  # (batch, H, W, dim); such a layer calls itself once more on (batch, N, dim)
-                outputs[name] = output.float().norm(dim=-1)
-
-        return hook
-
-    attentions = {name: layer for name, layer in classifier.named_modules() if isinstance(layer, Attention)}
-    hooks = [layer.register_forward_hook(note(name)) for name, layer in attentions.items()]
-    try:
-        with inspect(classifier.eval()) as layers:
-            classifier(pixels)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    reconstructions = {
-        name: layer.reconstruction.norm(dim=(1, 3)).unflatten(-1, outputs[name].shape[1:])
-        for name, layer in layers.items()
-    }
-    return Views({name: layer.sparsity.item() for name, layer in layers.items()}, outputs | reconstructions)
 
 
 def draw_maps(pixels: Tensor, maps: Tensor) -> Tensor:

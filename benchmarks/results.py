@@ -1,0 +1,193 @@
+"""The tables of docs/results.md: the weights that ship, side by side.
+
+    python benchmarks/results.py imagenette --data PICTURES --results FOLDER
+
+Reads what benchmarks/embed.py has left in FOLDER for the weights trained on these pictures, and evaluates what else the
+tables need: fewer and more steps, other strengths, a strength that adapts; what the codes are like. Everything is kept
+in FOLDER, so that this program goes on where it was stopped.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from torchvars.attention import Inspection, Reconstruction, inspect
+from torchvars.data import Draw, load, open_source
+from torchvars.evaluation.adaptive import adapt
+from torchvars.evaluation.benchmarks import BENCHMARKS, Options, limited
+from torchvars.evaluation.compare import relative_error
+from torchvars.evaluation.paper import PAPER
+from torchvars.evaluation.results import Results, Row
+from torchvars.evaluation.run import evaluate, pictures_of, usual_rest
+from torchvars.evaluation.subjects import Subject, open_subject, set_solving
+from torchvars.evaluation.watch import watching
+from torchvars.models.embedded import TAGS, embedded
+from torchvars.sparse import FISTA
+
+ATTENTIONS = ("softmax", "performer", "vars_s", "vars_d", "vars_sd")
+COLUMNS = {
+    "clean": ("clean", "accuracy", "clean"),
+    "corrupted": ("corruptions", "accuracy", "all"),
+    "PGD 1/255, 5 steps": ("pgd", "accuracy", "linf 1/255, 5 steps"),
+    "PGD 2/255, 20 steps": ("pgd", "accuracy", "linf 2/255, 20 steps"),
+    "Square 2/255": ("square", "accuracy", "linf 2/255, 200 queries"),
+    "calibration error": ("clean", "calibration error", "clean"),
+}
+# A smaller test for what is tried at many settings.
+SMALL = Options(limit=500, corruptions=("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), severities=(3,))
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |", flush=True)
+    print()
+
+
+def shown(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return f"{row.value:.1f}" if row.low is None else f"{row.value:.1f} ({row.low:.1f} to {row.high:.1f})"
+
+
+def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[str]]:
+    """Figures of each model, and the paper's for RVT-Ti: clean, mCE and PGD on ImageNet."""
+    for attention, result in results.items():
+        relative = relative_error(result, baseline)
+        paper = PAPER[f"rvt_tiny_{attention}"]
+        yield [
+            attention,
+            f"{result.model['parameters'] / 1e6:.2f}",
+            *(shown(result.value(*column)) for column in COLUMNS.values()),
+            "" if relative is None else f"{relative[0]:.1f} ({relative[1]:.1f} to {relative[2]:.1f})",
+            f"{paper['clean']} / {paper['imagenet_c']} / {paper['pgd']}",
+        ]
+
+
+def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[list[str]]:
+    """Clean and corrupted accuracy when a trained VARS model is told to solve in other ways."""
+    for attention, name in names.items():
+        if not attention.startswith("vars"):
+            continue
+        own = next(each for each in open_subject(name).classifier.modules() if isinstance(each, Reconstruction))
+        ways = [{"steps": steps} for steps in (1, 3, 5, 7)]
+        ways += [{"strength": round(factor * own.strength, 4)} for factor in (0, 0.3, 1, 2, 4)]
+        ways += [{"solver": "fista", "steps": 50}, {"adapt": 0.5}, {"adapt": 1.0}]
+        for way in ways:
+            result = solved(name, way, data, folder)
+            accuracies = [result.value("corruptions", "accuracy", each) for each in SMALL.corruptions]
+            yield [
+                attention,
+                ", ".join(f"{key} {value}" for key, value in way.items()),
+                shown(result.value("clean", "accuracy", "clean")),
+                *(f"{each.value:.1f}" for each in accuracies),
+                f"{statistics.mean(each.value for each in accuracies):.1f}",
+            ]
+
+
+def solved(name: str, way: dict, data: str, folder: Path) -> Results:
+    """The smaller test of a model that solves in some way."""
+    subject = open_subject(name)
+    if "adapt" in way:
+        adapt(subject.classifier, usual_rest(subject, data), way["adapt"])
+    else:
+        set_solving(subject, **way)
+    benchmarks = [BENCHMARKS[each](data, subject, SMALL) for each in ("clean", "corruptions")]
+    output = folder / f"{name} {' '.join(f'{key} {value}' for key, value in way.items())}.json"
+    with watching() as watch:
+        return evaluate(subject, benchmarks, output, solving=way, partial_ok=True, watch=watch)
+
+
+def code_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
+    """What the codes of each layer are like on pictures that were not trained on."""
+    for attention, name in names.items():
+        if not attention.startswith("vars"):
+            continue
+        subject = open_subject(name)
+        pixels = some(subject, data, 32)
+        with torch.no_grad(), inspect(subject.classifier) as layers:
+            subject.classifier(pixels)
+        for number, layer in enumerate(layers.values()):
+            yield [attention, str(number), *code_of(layer)]
+
+
+@torch.no_grad()
+def code_of(layer: Inspection) -> list[str]:
+    """Zeros now and at the optimum, the gap to it, and the share of the signal that is not explained, in percent."""
+    problem = layer.problem
+    optimum = FISTA(1000, "scaled", tolerance=1e-4).solve(problem)
+    nothing, best = (problem.objective(each).sum() for each in (torch.zeros_like(optimum), optimum))
+    gap = (layer.objective.sum() - best) / (nothing - best)
+    rest = (layer.reconstruction - layer.signal).square().sum() / layer.signal.square().sum()
+    zeros = [100 * (code == 0).float().mean().item() for code in (layer.code, optimum)]
+    size = layer.signal.square().mean().sqrt().item()
+    return [*(f"{share:.0f} %" for share in zeros), f"{gap:.2f}", f"{100 * rest:.0f} %", f"{size:.2f}"]
+
+
+def some(subject: Subject, data: str, count: int) -> Tensor:
+    source = limited(open_source(data, "val"), count)
+    (batch,) = load(pictures_of(source, subject.size), [[Draw(index, 0) for index in range(count)]])
+    return batch.pixels
+
+
+def speed_rows(names: dict[str, str], data: str, rounds: int = 7) -> Iterator[list[str]]:
+    """Pictures a second and ratios to softmax, in evaluation and training; medians of interleaved rounds."""
+    subjects = {attention: open_subject(name) for attention, name in names.items()}
+    pixels = some(next(iter(subjects.values())), data, 64)
+
+    def infer(subject: Subject) -> None:
+        with torch.no_grad():
+            subject.classifier.eval()(pixels)
+
+    def learn(subject: Subject) -> None:
+        subject.classifier.train()(pixels).logsumexp(-1).sum().backward()
+
+    found = {kind: timed(subjects, run, rounds) for kind, run in (("evaluation", infer), ("training", learn))}
+    for attention in subjects:
+        row = [attention]
+        for seconds in found.values():
+            ratio = statistics.median(a / b for a, b in zip(seconds[attention], seconds["softmax"], strict=True))
+            row += [f"{len(pixels) / statistics.median(seconds[attention]):.0f}", f"{ratio:.2f}"]
+        yield row
+
+
+def timed(subjects: dict[str, Subject], run: Callable[[Subject], None], rounds: int) -> dict[str, list[float]]:
+    seconds = {attention: [] for attention in subjects}
+    for number in range(rounds + 1):
+        for attention, subject in subjects.items():
+            began = time.perf_counter()
+            run(subject)
+            if number:  # the first warms up
+                seconds[attention].append(time.perf_counter() - began)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pictures", choices=TAGS, help="that the weights were trained on")
+    parser.add_argument("--data", required=True, help="the same pictures, with val")
+    parser.add_argument("--results", type=Path, required=True, help="folder of results")
+    arguments = parser.parse_args()
+    names = {each: f"rvt_micro_{each}.{arguments.pictures}" for each in ATTENTIONS}
+    names = {attention: name for attention, name in names.items() if name in embedded()}
+
+    results = {each: Results.read(arguments.results / f"{name}.json") for each, name in names.items()}
+    head = ["attention", "M params", *COLUMNS, "CE, softmax = 100", "paper, RVT-Ti: clean / mCE / PGD 1/255"]
+    table(head, main_rows(results, results["softmax"]))
+    table(
+        ["layer of", "number", "zeros", "at the optimum", "gap", "unexplained", "signal"],
+        code_rows(names, arguments.data),
+    )
+    table(["attention", "evaluation, img/s", "time", "training, img/s", "time"], speed_rows(names, arguments.data))
+    head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean"]
+    table(head, solving_rows(names, arguments.data, arguments.results))
+
+
+if __name__ == "__main__":
+    main()

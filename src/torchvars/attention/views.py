@@ -1,0 +1,52 @@
+"""What the attentions of a model make of pictures, to be looked at."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .base import Attention
+from .inspect import inspect
+
+
+class Views(NamedTuple):
+    """What the layers of a model make of a few pictures, by the names of the layers."""
+
+    sparsity: dict[str, float]  # share of exact zeros in the code, where there is one
+    energy: dict[str, Tensor]  # norm over channels of what the attention passes on: (batch, H, W)
+    steps: dict[str, list[Tensor]]  # the same after each step of the solver, where there is one, the start first
+
+
+@torch.no_grad()
+def look(model: nn.Module, pixels: Tensor) -> Views:
+    """Sparsity and energy of every attention on a few pictures, in evaluation mode.
+
+    The energy is that of the reconstruction, or of the output where nothing is reconstructed.
+    """
+    outputs = {}
+
+    def note(name: str) -> Callable:
+        def hook(layer: nn.Module, tokens: tuple, output: Tensor) -> None:
+            if output.ndim == 4:  # (batch, H, W, dim); such a layer calls itself once more on (batch, N, dim)
+                outputs[name] = output.float().norm(dim=-1)
+
+        return hook
+
+    attentions = {name: layer for name, layer in model.named_modules() if isinstance(layer, Attention)}
+    hooks = [layer.register_forward_hook(note(name)) for name, layer in attentions.items()]
+    training = model.training
+    try:
+        with inspect(model.eval()) as layers:
+            model(pixels)
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    steps = {}
+    for name, layer in layers.items():
+        codes = attentions[name].solver.trajectory(layer.problem)
+        reconstructions = [layer.operator.synthesize(code) for code in codes]
+        steps[name] = [each.norm(dim=(1, 3)).unflatten(-1, outputs[name].shape[1:]) for each in reconstructions]
+    energy = outputs | {name: energies[-1] for name, energies in steps.items()}
+    return Views({name: layer.sparsity.item() for name, layer in layers.items()}, energy, steps)

@@ -289,7 +289,7 @@ def test_wrong_calls_are_told(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-SOLVING = {"solver": "sparsa", "steps": 5, "start": "zero", "attention_options": {"atoms": 1, "centered": True}}
+SOLVING = {"solver": "sparsa", "steps": 5, "start": "zero", "attention_options": ("atoms=1", "centered=True")}
 
 
 @pytest.mark.parametrize("name", ["vars_d", "vars_sd"])
@@ -335,13 +335,12 @@ def test_without_a_solver_in_the_recipe_the_models_own_is_kept(undisturbed):
 def test_command_takes_a_solver_and_options_of_the_attention(pictures, tmp_path):
     output = tmp_path / "run"
     begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output), *OVERRIDES]
-    begin += ["--attention-options", "atoms", "1.5", "centered", "True", "--solver", "sparsa", "--workers", "0"]
+    begin += ["--attention-options", "atoms=1.5", "centered=True", "--solver", "sparsa", "--workers", "0"]
     main([*begin, "--max-steps", "1"])
     stated = json.loads((output / "run.json").read_text())["recipe"]
-    assert (stated["solver"], stated["attention_options"]) == ("sparsa", {"atoms": 1.5, "centered": True})
-    assert stated["attention_options"]["centered"] is True
+    assert (stated["solver"], stated["attention_options"]) == ("sparsa", ["atoms=1.5", "centered=True"])
     recipe, _ = RunFolder(output).settings()
-    assert recipe == replace(RECIPE, solver="sparsa", attention_options={"atoms": 1.5, "centered": True})
+    assert recipe == replace(RECIPE, solver="sparsa", attention_options=("atoms=1.5", "centered=True"))
     model = torchvars.Classifier.from_pretrained(output / "weights").model
     assert [type(block.attn.solver) for block in model.blocks] == [SpaRSA] * 6
     assert model.blocks[0].attn.dictionary.features.directions.shape[-1] == 48  # of 32 channels
@@ -354,10 +353,10 @@ def test_whole_numbers_stay_whole(pictures, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(loop, "train", lambda recipe, settings, resume: seen.append(recipe))
     begin = ["train", "cifar10_deit_micro_vars_s", "--data", str(pictures), "--output", str(tmp_path / "run")]
-    main([*begin, "--attention-options", "filters", "1", "bias", "False"])
+    main([*begin, "--attention-options", "filters=1", "bias=False"])
     main(begin)
-    assert [recipe.attention_options for recipe in seen] == [{"filters": 1, "bias": False}, {}]
-    assert [type(value) for value in seen[0].attention_options.values()] == [int, bool]
+    assert [recipe.options_of_attention() for recipe in seen] == [{"filters": 1, "bias": False}, {}]
+    assert [type(value) for value in seen[0].options_of_attention().values()] == [int, bool]
     assert [recipe.solver for recipe in seen] == [None, None]
 
 
@@ -374,7 +373,8 @@ def test_an_unknown_solver_is_told_of_and_leaves_no_run(pictures, tmp_path, caps
     ("model", "given", "told"),
     [
         ("deit_micro_softmax", ["--solver", "fista", "--steps", "4"], "has no VARS layer: leave out solver, steps"),
-        ("deit_micro_vars_d", ["--attention-options", "atom", "1"], "takes no attention_options {'atom': 1}: "),
+        ("deit_micro_vars_d", ["--attention-options", "atom=1"], "takes no atom=1: "),
+        ("deit_micro_vars_d", ["--attention-options", "atoms"], "are like atoms=1 centered=True"),
         ("deit_micro_vars_d", ["--solver", "equilibrium"], "no solver named 'equilibrium'"),
     ],
 )
@@ -389,7 +389,7 @@ def test_options_that_a_model_does_not_have_are_refused(model, given, told, pict
 def test_weights_to_begin_with_keep_the_options_that_are_not_changed(pictures, tmp_path):
     saved = torchvars.create("deit_micro_vars_d", img_size=16, patch_size=4, attention_options={"centered": True})
     torchvars.Classifier(saved).save_pretrained(tmp_path / "saved")
-    recipe = replace(RECIPE, initial=str(tmp_path / "saved"), attention_options={"normalize": True})
+    recipe = replace(RECIPE, initial=str(tmp_path / "saved"), attention_options=("normalize=True",))
     built = loop.build(recipe, open_source(str(pictures), "train")).model
     assert built.origin["options"]["attention_options"] == {"centered": True, "normalize": True}
     assert built.blocks[0].attn.dictionary.centered

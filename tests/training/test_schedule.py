@@ -121,7 +121,7 @@ def test_imagenet_is_trained_as_the_paper_says():
     [
         ({"batch": 0}, "batch must be at least 1, got 0"),
         ({"smoothing": 1.5}, "smoothing must be between 0 and 1, got 1.5"),
-        ({"warmup_epochs": 50}, "take more than the 15 epochs there are"),
+        ({"warmup_epochs": 50}, "take more than the 10 epochs there are"),
         ({"ema": 1.0}, "ema must be a decay"),
     ],
 )

@@ -364,14 +364,14 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
         options["patch_size"] = recipe.patch_size
     if recipe.attention_options:
         saved = {} if recipe.initial is None else stored.read_config(Path(recipe.initial))["options"]
-        options["attention_options"] = {**(saved.get("attention_options") or {}), **recipe.attention_options}
+        options["attention_options"] = {**(saved.get("attention_options") or {}), **recipe.options_of_attention()}
     try:
         if recipe.initial is None:
             classifier = Classifier(create(recipe.model, **options))
         else:
             classifier = stored.load(Path(recipe.initial), **options)
     except TypeError as error:
-        raise ValueError(f"{recipe.model} takes no attention_options {recipe.attention_options}: {error}") from error
+        raise ValueError(f"{recipe.model} takes no {' '.join(recipe.attention_options)}: {error}") from error
     classifier.classes = tuple(pictures.classes)
     layers = [layer for layer in classifier.modules() if isinstance(layer, Reconstruction)]
     told = [name for name in ("solver", "steps", "start", "strength") if getattr(recipe, name) is not None]

@@ -27,7 +27,7 @@ from torchvars.evaluation.run import evaluate, pictures_of, usual_rest
 from torchvars.evaluation.subjects import Subject, open_subject, set_solving
 from torchvars.evaluation.watch import watching
 from torchvars.models.embedded import TAGS, embedded
-from torchvars.sparse import FISTA
+from torchvars.sparse import FISTA, Dense
 
 ATTENTIONS = ("softmax", "performer", "vars_s", "vars_d", "vars_sd")
 COLUMNS = {
@@ -130,6 +130,23 @@ def code_of(layer: Inspection) -> list[str]:
     return [*(f"{share:.0f} %" for share in zeros), f"{gap:.2f}", f"{100 * rest:.0f} %", f"{size:.2f}"]
 
 
+def gain_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
+    """What the steps do to each direction of the signal: an eigenvalue of P P^T, and how much of it comes out."""
+    for attention, name in names.items():
+        subject = open_subject(name)
+        with torch.no_grad(), inspect(subject.classifier) as layers:
+            subject.classifier(some(subject, data, 32))
+        for number, layer in enumerate(layers.values()):
+            if not isinstance(layer.operator, Dense):
+                continue
+            atoms = layer.operator.atoms.double()
+            values, directions = torch.linalg.eigh(atoms @ atoms.mT)
+            before, after = (directions.mT @ each.double() for each in (layer.signal, layer.reconstruction))
+            gains = (before * after).sum(-1) / before.square().sum(-1)
+            cells = [f"{values[..., -k].mean():.1f}: {gains[..., -k].median():.2f}" for k in (1, 2, 4, 8, 16)]
+            yield [attention, str(number), *cells]
+
+
 def some(subject: Subject, data: str, count: int) -> Tensor:
     source = limited(open_source(data, "val"), count)
     (batch,) = load(pictures_of(source, subject.size), [[Draw(index, 0) for index in range(count)]])
@@ -184,6 +201,8 @@ def main() -> None:
         ["layer of", "number", "zeros", "at the optimum", "gap", "unexplained", "signal"],
         code_rows(names, arguments.data),
     )
+    head = ["layer of", "number", *(f"{name} direction" for name in ("1st", "2nd", "4th", "8th", "16th"))]
+    table(head, gain_rows(names, arguments.data))
     table(["attention", "evaluation, img/s", "time", "training, img/s", "time"], speed_rows(names, arguments.data))
     head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean"]
     table(head, solving_rows(names, arguments.data, arguments.results))

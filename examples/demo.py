@@ -29,7 +29,14 @@ from torchvars.models.embedded import embedded
 
 PICTURES = Path(__file__).parent / "pictures"
 CORRUPTIONS = ("gaussian_noise", "motion_blur", "fog", "contrast", "jpeg_compression")
-OPTIONS = Options(corruptions=CORRUPTIONS, severities=(1, 3, 5), radii=(1 / 255, 2 / 255, 4 / 255))
+OPTIONS = Options(corruptions=CORRUPTIONS, severities=(1, 4), radii=(1 / 255, 2 / 255))
+ATTENTIONS = ("softmax", "performer", "vars_s", "vars_d", "vars_sd")
+
+
+def names(pictures: str) -> dict[str, str]:
+    """The models that were trained on these pictures, by their attention."""
+    found = {attention: f"rvt_micro_{attention}.{pictures}" for attention in ATTENTIONS}
+    return {attention: name for attention, name in found.items() if name in embedded()}
 
 
 def try_out(name: str, folder: Path) -> Results:
@@ -63,20 +70,17 @@ def main() -> None:
     folder = parser.parse_args().output
     folder.mkdir(parents=True, exist_ok=True)
 
-    results = [try_out(name, folder) for name in embedded() if name.endswith(".cifar10")]
+    trained = {pictures: names(pictures) for pictures in ("cifar10", "imagenette")}
+    results = [try_out(name, folder) for name in trained["cifar10"].values()]
     print_table(results)
     draw_corruptions(results, folder / "corruptions.png")
     draw_attacks(results, folder / "attacks.png")
 
-    models = {
-        name.removesuffix(".imagenette"): torchvars.Classifier.from_pretrained(name)
-        for name in embedded()
-        if name.endswith(".imagenette")
-    }
+    models = {each: torchvars.Classifier.from_pretrained(name) for each, name in trained["imagenette"].items()}
     size = open_subject("rvt_micro_vars_d").size
     photographs = {each: photograph(f"{each}.jpg", size) for each in ("astronaut", "chelsea", "coffee", "rocket")}
-    draw_steps(models["rvt_micro_vars_d"], photographs, folder / "steps.png")
-    draw_steps(models["rvt_micro_vars_d"], spoilt(photographs["chelsea"]), folder / "steps_corrupted.png")
+    draw_steps(models["vars_d"], photographs, folder / "steps.png")
+    draw_steps(models["vars_d"], spoilt(photographs["chelsea"]), folder / "steps_corrupted.png")
     draw_models(models, spoilt(photographs["chelsea"]), folder / "models.png")
     print(f"results and pictures: {folder}")
 

@@ -3,31 +3,29 @@
     python benchmarks/results.py imagenette --data PICTURES --results FOLDER
 
 Reads what benchmarks/embed.py has left in FOLDER for the weights trained on these pictures, and evaluates what else the
-tables need: fewer and more steps, other strengths, a strength that adapts; what the codes are like. Everything is kept
-in FOLDER, so that this program goes on where it was stopped.
+tables need: fewer and more steps, other strengths, a strength that adapts. Everything is kept in FOLDER, so that this
+program goes on where it was stopped. What the codes are like: benchmarks/codes.py.
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from torchvars.attention import Inspection, Reconstruction, inspect
-from torchvars.data import Draw, load, open_source
+from tables import some, table
+from torchvars.attention import Reconstruction
 from torchvars.evaluation.adaptive import adapt
-from torchvars.evaluation.benchmarks import BENCHMARKS, Options, limited
+from torchvars.evaluation.benchmarks import BENCHMARKS, Options
 from torchvars.evaluation.compare import relative_error
 from torchvars.evaluation.paper import PAPER
 from torchvars.evaluation.results import Results, Row
-from torchvars.evaluation.run import evaluate, pictures_of, usual_rest
+from torchvars.evaluation.run import evaluate, usual_rest
 from torchvars.evaluation.subjects import Subject, open_subject, set_solving
 from torchvars.evaluation.watch import watching
 from torchvars.models.embedded import TAGS, embedded
-from torchvars.sparse import FISTA, Dense
 
 ATTENTIONS = ("softmax", "performer", "vars_s", "vars_d", "vars_sd")
 COLUMNS = {
@@ -40,14 +38,6 @@ COLUMNS = {
 }
 # A smaller test for what is tried at many settings.
 SMALL = Options(limit=500, corruptions=("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), severities=(3,))
-
-
-def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> None:
-    print("| " + " | ".join(head) + " |")
-    print("|" + "---|" * len(head))
-    for row in rows:
-        print("| " + " | ".join(row) + " |", flush=True)
-    print()
 
 
 def shown(row: Row | None) -> str:
@@ -104,55 +94,6 @@ def solved(name: str, way: dict, data: str, folder: Path) -> Results:
         return evaluate(subject, benchmarks, output, solving=way, partial_ok=True, watch=watch)
 
 
-def code_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
-    """What the codes of each layer are like on pictures that were not trained on."""
-    for attention, name in names.items():
-        if not attention.startswith("vars"):
-            continue
-        subject = open_subject(name)
-        pixels = some(subject, data, 32)
-        with torch.no_grad(), inspect(subject.classifier) as layers:
-            subject.classifier(pixels)
-        for number, layer in enumerate(layers.values()):
-            yield [attention, str(number), *code_of(layer)]
-
-
-@torch.no_grad()
-def code_of(layer: Inspection) -> list[str]:
-    """Zeros now and at the optimum, the gap to it, and the share of the signal that is not explained, in percent."""
-    problem = layer.problem
-    optimum = FISTA(1000, "scaled", tolerance=1e-4).solve(problem)
-    nothing, best = (problem.objective(each).sum() for each in (torch.zeros_like(optimum), optimum))
-    gap = (layer.objective.sum() - best) / (nothing - best)
-    rest = (layer.reconstruction - layer.signal).square().sum() / layer.signal.square().sum()
-    zeros = [100 * (code == 0).float().mean().item() for code in (layer.code, optimum)]
-    size = layer.signal.square().mean().sqrt().item()
-    return [*(f"{share:.0f} %" for share in zeros), f"{gap:.2f}", f"{100 * rest:.0f} %", f"{size:.2f}"]
-
-
-def gain_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
-    """What the steps do to each direction of the signal: an eigenvalue of P P^T, and how much of it comes out."""
-    for attention, name in names.items():
-        subject = open_subject(name)
-        with torch.no_grad(), inspect(subject.classifier) as layers:
-            subject.classifier(some(subject, data, 32))
-        for number, layer in enumerate(layers.values()):
-            if not isinstance(layer.operator, Dense):
-                continue
-            atoms = layer.operator.atoms.double()
-            values, directions = torch.linalg.eigh(atoms @ atoms.mT)
-            before, after = (directions.mT @ each.double() for each in (layer.signal, layer.reconstruction))
-            gains = (before * after).sum(-1) / before.square().sum(-1)
-            cells = [f"{values[..., -k].mean():.1f}: {gains[..., -k].median():.2f}" for k in (1, 2, 4, 8, 16)]
-            yield [attention, str(number), *cells]
-
-
-def some(subject: Subject, data: str, count: int) -> Tensor:
-    source = limited(open_source(data, "val"), count)
-    (batch,) = load(pictures_of(source, subject.size), [[Draw(index, 0) for index in range(count)]])
-    return batch.pixels
-
-
 def speed_rows(names: dict[str, str], data: str, rounds: int = 7) -> Iterator[list[str]]:
     """Pictures a second and ratios to softmax, in evaluation and training; medians of interleaved rounds."""
     subjects = {attention: open_subject(name) for attention, name in names.items()}
@@ -197,12 +138,6 @@ def main() -> None:
     results = {each: Results.read(arguments.results / f"{name}.json") for each, name in names.items()}
     head = ["attention", "M params", *COLUMNS, "CE, softmax = 100", "paper, RVT-Ti: clean / mCE / PGD 1/255"]
     table(head, main_rows(results, results["softmax"]))
-    table(
-        ["layer of", "number", "zeros", "at the optimum", "gap", "unexplained", "signal"],
-        code_rows(names, arguments.data),
-    )
-    head = ["layer of", "number", *(f"{name} direction" for name in ("1st", "2nd", "4th", "8th", "16th"))]
-    table(head, gain_rows(names, arguments.data))
     table(["attention", "evaluation, img/s", "time", "training, img/s", "time"], speed_rows(names, arguments.data))
     head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean"]
     table(head, solving_rows(names, arguments.data, arguments.results))

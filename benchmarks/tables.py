@@ -1,0 +1,25 @@
+"""What programs that print tables share."""
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from torchvars.data import Draw, load, open_source
+from torchvars.evaluation.benchmarks import limited
+from torchvars.evaluation.run import pictures_of
+from torchvars.evaluation.subjects import Subject
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """In Markdown, a row as soon as it is there."""
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |", flush=True)
+    print()
+
+
+def some(subject: Subject, data: str, count: int) -> Tensor:
+    """A few pictures that were not trained on, as a model takes them: (count, 3, H, W) in [0, 1]."""
+    source = limited(open_source(data, "val"), count)
+    (batch,) = load(pictures_of(source, subject.size), [[Draw(index, 0) for index in range(len(source))]])
+    return batch.pixels

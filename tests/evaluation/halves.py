@@ -9,6 +9,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 import torchvars
+from torchvars.evaluation import run
+from torchvars.evaluation.results import key_of
 from torchvars.evaluation.subjects import Subject, digest_weights
 
 SIZE = 32
@@ -96,3 +98,15 @@ def save_weights(folder: Path, attention: str = "vars_d", classes: Sequence[str]
         model.head.bias -= logits.mean(0) / logits.std(0)
     classifier.save_pretrained(folder)
     return folder
+
+
+def counted(monkeypatch) -> list[str]:
+    """Conditions as they are tried from now on."""
+    keys, answer = [], run.answer
+
+    def counting(judge, condition, *rest):
+        keys.append(key_of(condition.name, condition.severity))
+        return answer(judge, condition, *rest)
+
+    monkeypatch.setattr(run, "answer", counting)
+    return keys

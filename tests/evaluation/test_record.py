@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.halves import save_weights, write
+from evaluation.halves import counted, save_weights, write
 from torchvars.cli.main import main
-from torchvars.evaluation import metrics, run
+from torchvars.evaluation import metrics
 from torchvars.evaluation.benchmarks import BENCHMARKS
 from torchvars.evaluation.record import Check, Measured, Record, Trial, check, options_of, trial_of
 from torchvars.evaluation.results import Results
@@ -71,14 +71,7 @@ def weights(measured, tmp_path) -> Path:
 @pytest.fixture
 def tried(monkeypatch) -> list[str]:
     """Conditions as they are tried."""
-    keys, answer = [], run.answer
-
-    def counting(judge, condition, *rest):
-        keys.append(condition.name if condition.severity is None else f"{condition.name} {condition.severity}")
-        return answer(judge, condition, *rest)
-
-    monkeypatch.setattr(run, "answer", counting)
-    return keys
+    return counted(monkeypatch)
 
 
 def verify(weights: Path | str, *arguments: str) -> None:

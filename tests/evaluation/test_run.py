@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor, nn
 
-from evaluation.halves import HALVES, Halves, save_weights, subject, write
+from evaluation.halves import HALVES, Halves, counted, save_weights, subject, write
 from torchvars.cli import compare as compare_command
 from torchvars.cli import evaluate as evaluate_command
 from torchvars.cli import verify as verify_command
@@ -64,18 +64,6 @@ def benchmarks(pictures: str, model: Subject, *names: str, options: Options = FE
 
 def tried(model: Subject, chosen: list[Benchmark], output: Path, **options) -> Results:
     return evaluate(model, chosen, output, **{"partial_ok": True, "workers": 0, "batch": 4, **options})
-
-
-def counted(monkeypatch) -> list[str]:
-    """Conditions as they are tried."""
-    keys, answer = [], run.answer
-
-    def counting(judge, condition, *rest):
-        keys.append(condition.name if condition.severity is None else f"{condition.name} {condition.severity}")
-        return answer(judge, condition, *rest)
-
-    monkeypatch.setattr(run, "answer", counting)
-    return keys
 
 
 # Numbers do not depend on how they are found

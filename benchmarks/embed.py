@@ -8,6 +8,7 @@ are kept in FOLDER/MODEL.PICTURES.json, so that this program goes on where it wa
 """
 
 import argparse
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def main() -> None:
     recipe, _ = run.settings()
     trained = weights.load(arguments.run / "weights")
     name = f"{recipe.model}.{arguments.pictures}"
-    folder = EMBEDDED / name
+    folder = arguments.results / name  # until all is measured
     weights.save(trained, folder, half=True)
 
     subject = open_subject(str(folder))
@@ -70,7 +71,8 @@ def main() -> None:
     ]
     text = weights.card(trained, weights.read_config(folder), rows, name=name, trained_on=arguments.pictures)
     weights.write_whole(folder / weights.CARD, lambda path: path.write_text(text))
-    print(f"{folder}: seal {record.seal[:12]}")
+    shutil.copytree(folder, EMBEDDED / name, dirs_exist_ok=True)
+    print(f"{EMBEDDED / name}: seal {record.seal[:12]}")
 
 
 def row_of(benchmark: str, images: int, figure: Measured) -> dict:

@@ -37,10 +37,11 @@ RECIPE = find_recipe(
     ema=0.5,
     mixup=0.2,
     erase=0.5,
+    precision="no",
 )
 OVERRIDES = [
     f"--{name.replace('_', '-')}={getattr(RECIPE, name)}"
-    for name in ("img_size", "epochs", "batch", "warmup_epochs", "learning_rate", "ema", "mixup", "erase")
+    for name in ("img_size", "epochs", "batch", "warmup_epochs", "learning_rate", "ema", "mixup", "erase", "precision")
 ]
 
 

@@ -20,9 +20,11 @@ def share_statistics(model: nn.Module) -> None:
 
 class _Shared(_BatchNorm):
     def forward(self, tokens: Tensor) -> Tensor:
-        """As the norm it stands in for: (batch, C, ...) -> the same."""
+        """As the norm it stands in for: (batch, C, ...) -> the same; sums are in single precision at least."""
         if not self.training:
             return super().forward(tokens)
+        precision = tokens.dtype
+        tokens = tokens.to(torch.promote_types(precision, torch.float32))
         around = [dim for dim in range(tokens.ndim) if dim != 1]
         shape = [1, -1, *[1] * (tokens.ndim - 2)]
         count = _Sum.apply(tokens.new_tensor(float(tokens.numel() // tokens.shape[1])))
@@ -36,7 +38,8 @@ class _Shared(_BatchNorm):
                 self.running_mean.lerp_(mean, rate)
                 self.running_var.lerp_(variance * count / (count - 1).clamp_min(1), rate)
         normal = centred * (variance + self.eps).rsqrt().view(shape)
-        return normal if not self.affine else normal * self.weight.view(shape) + self.bias.view(shape)
+        normal = normal if not self.affine else normal * self.weight.view(shape) + self.bias.view(shape)
+        return normal.to(precision)
 
 
 class _Sum(torch.autograd.Function):

@@ -533,3 +533,11 @@ def test_weights_of_another_run_are_begun_with_and_learned_from(pictures, undist
         first[name] = line["loss"]
     assert first["begun"] < first["anew"]
     assert len(set(first.values())) == len(first)  # each of them does something
+
+
+def test_runs_of_other_precision_follow_each_other_in_one_process(pictures, tmp_path):
+    for precision in ("bf16", "no"):
+        train(replace(RECIPE, precision=precision, epochs=1), settings(pictures, tmp_path / precision))
+    losses = [RunFolder(tmp_path / precision).metrics()[-1]["loss"] for precision in ("bf16", "no")]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert losses[0] != losses[1]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, gather_object
 from torch import Tensor, nn
 
@@ -86,6 +87,7 @@ class Diverged(FloatingPointError):
 def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     """Trains a model as a recipe says, or goes on where a run was."""
     join_restarted()
+    AcceleratorState._reset_state()  # a run before this one, in the same process, may have had another precision
     # Told so, it lets several processes on a machine without a GPU work together; else each would run by itself.
     accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.accelerator.is_available())
     rank, world, device = accelerator.process_index, accelerator.num_processes, accelerator.device

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from torchvars.evaluation.benchmarks import BENCHMARKS
+from torchvars.evaluation.compare import show
 from torchvars.evaluation.corruptions import PUBLISHED
 from torchvars.evaluation.record import Measured, Record, options_of, trial_of
 from torchvars.evaluation.run import evaluate
@@ -76,12 +77,10 @@ def main() -> None:
 
 
 def row_of(benchmark: str, images: int, figure: Measured) -> dict:
-    interval = "" if figure.low is None else f" ({figure.low:.1f} to {figure.high:.1f})"
-    value = f"{figure.value:.1f}{interval}"
     return {
         "benchmark": f"{benchmark}, {figure.condition}",
         "metric": figure.metric,
-        "value": value,
+        "value": show(figure),
         "images": images,
         "command": "`torchvars verify`",
     }

@@ -19,9 +19,9 @@ from tables import some, table
 from torchvars.attention import Reconstruction
 from torchvars.evaluation.adaptive import adapt
 from torchvars.evaluation.benchmarks import BENCHMARKS, Options
-from torchvars.evaluation.compare import relative_error
+from torchvars.evaluation.compare import relative_error, show
 from torchvars.evaluation.paper import PAPER
-from torchvars.evaluation.results import Results, Row
+from torchvars.evaluation.results import Results
 from torchvars.evaluation.run import evaluate, usual_rest
 from torchvars.evaluation.subjects import Subject, open_subject, set_solving
 from torchvars.evaluation.watch import watching
@@ -40,12 +40,6 @@ COLUMNS = {
 SMALL = Options(limit=500, corruptions=("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), severities=(3,))
 
 
-def shown(row: Row | None) -> str:
-    if row is None:
-        return ""
-    return f"{row.value:.1f}" if row.low is None else f"{row.value:.1f} ({row.low:.1f} to {row.high:.1f})"
-
-
 def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[str]]:
     """Figures of each model, and the paper's for RVT-Ti: clean, mCE and PGD on ImageNet."""
     for attention, result in results.items():
@@ -54,7 +48,7 @@ def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[s
         yield [
             attention,
             f"{result.model['parameters'] / 1e6:.2f}",
-            *(shown(result.value(*column)) for column in COLUMNS.values()),
+            *(show(result.value(*column)) for column in COLUMNS.values()),
             "" if relative is None else f"{relative[0]:.1f} ({relative[1]:.1f} to {relative[2]:.1f})",
             f"{paper['clean']} / {paper['imagenet_c']} / {paper['pgd']}",
         ]
@@ -75,7 +69,7 @@ def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[lis
             yield [
                 attention,
                 ", ".join(f"{key} {value}" for key, value in way.items()),
-                shown(result.value("clean", "accuracy", "clean")),
+                show(result.value("clean", "accuracy", "clean")),
                 *(f"{each.value:.1f}" for each in accuracies),
                 f"{statistics.mean(each.value for each in accuracies):.1f}",
             ]

@@ -71,6 +71,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
     trained = {pictures: names(pictures) for pictures in ("cifar10", "imagenette")}
+    if not trained["cifar10"] or "vars_d" not in trained["imagenette"]:
+        raise SystemExit(f"this needs models of both data sets, and there are only {', '.join(embedded())}")
     results = [try_out(name, folder) for name in trained["cifar10"].values()]
     print_table(results)
     draw_corruptions(results, folder / "corruptions.png")

@@ -11,6 +11,7 @@ from rich.table import Table
 from .corruptions import PUBLISHED
 from .metrics import bootstrap, sign_test
 from .paper import PAPER
+from .record import Measured
 from .results import Results, Row
 
 # The one number of a benchmark by which models are compared; of others, each condition's accuracy.
@@ -179,7 +180,8 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=200)
 
 
-def show(row: Row | None) -> str:
+def show(row: Row | Measured | None) -> str:
+    """A number and its interval, where it has one."""
     if row is None:
         return ""
     interval = "" if row.low is None else f" ({row.low:.1f} to {row.high:.1f})"

@@ -4,7 +4,8 @@
 
 Writes src/torchvars/weights/MODEL.PICTURES: the weights in half precision, the settings, and a record of recipe and
 figures under one hash; `torchvars verify` takes it from there. What is measured are the weights as they ship. Results
-are kept in FOLDER/MODEL.PICTURES.json, so that this program goes on where it was stopped.
+are kept in FOLDER/MODEL.PICTURES.json, so that this program goes on where it was stopped. A run with another seed than
+0 is a repetition: it is measured, as MODEL.PICTURES.seedN, and does not ship.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def main() -> None:
     run = RunFolder(arguments.run)
     recipe, _ = run.settings()
     trained = weights.load(arguments.run / "weights")
-    name = f"{recipe.model}.{arguments.pictures}"
+    name = f"{recipe.model}.{arguments.pictures}" + (f".seed{recipe.seed}" if recipe.seed else "")
     folder = arguments.results / name  # until all is measured
     weights.save(trained, folder, half=True)
 
@@ -72,8 +73,9 @@ def main() -> None:
     ]
     text = weights.card(trained, weights.read_config(folder), rows, name=name, trained_on=arguments.pictures)
     weights.write_whole(folder / weights.CARD, lambda path: path.write_text(text))
-    shutil.copytree(folder, EMBEDDED / name, dirs_exist_ok=True)
-    print(f"{EMBEDDED / name}: seal {record.seal[:12]}")
+    if recipe.seed == 0:
+        shutil.copytree(folder, EMBEDDED / name, dirs_exist_ok=True)
+    print(f"{folder if recipe.seed else EMBEDDED / name}: seal {record.seal[:12]}")
 
 
 def row_of(benchmark: str, images: int, figure: Measured) -> dict:

@@ -2,9 +2,9 @@
 
     python benchmarks/results.py imagenette --data PICTURES --results FOLDER
 
-Reads what benchmarks/embed.py has left in FOLDER for the weights trained on these pictures, and evaluates what else the
-tables need: fewer and more steps, other strengths, a strength that adapts. Everything is kept in FOLDER, so that this
-program goes on where it was stopped. What the codes are like: benchmarks/codes.py.
+Reads what benchmarks/embed.py has left in FOLDER for the weights trained on these pictures, also of other seeds, and
+evaluates what else the tables need: fewer and more steps, other strengths, a strength that adapts. Everything is kept
+in FOLDER, so that this program goes on where it was stopped. What the codes are like: benchmarks/codes.py.
 """
 
 import argparse
@@ -40,13 +40,23 @@ COLUMNS = {
 SMALL = Options(limit=500, corruptions=("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), severities=(3,))
 
 
+def all_seeds(names: dict[str, str], folder: Path) -> dict[str, Results]:
+    """What was measured of the weights that ship, and of repetitions with other seeds."""
+    found = {}
+    for attention, name in names.items():
+        found[attention] = Results.read(folder / f"{name}.json")
+        for path in sorted(folder.glob(f"{name}.seed*.json")):
+            found[f"{attention}, seed {path.stem.rpartition('.seed')[2]}"] = Results.read(path)
+    return found
+
+
 def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[str]]:
     """Figures of each model, and the paper's for RVT-Ti: clean, mCE and PGD on ImageNet."""
-    for attention, result in results.items():
+    for label, result in results.items():
         relative = relative_error(result, baseline)
-        paper = PAPER[f"rvt_tiny_{attention}"]
+        paper = PAPER[f"rvt_tiny_{label.partition(',')[0]}"]
         yield [
-            attention,
+            label,
             f"{result.model['parameters'] / 1e6:.2f}",
             *(show(result.value(*column)) for column in COLUMNS.values()),
             "" if relative is None else f"{relative[0]:.1f} ({relative[1]:.1f} to {relative[2]:.1f})",
@@ -129,7 +139,7 @@ def main() -> None:
     names = {each: f"rvt_micro_{each}.{arguments.pictures}" for each in ATTENTIONS}
     names = {attention: name for attention, name in names.items() if name in embedded()}
 
-    results = {each: Results.read(arguments.results / f"{name}.json") for each, name in names.items()}
+    results = all_seeds(names, arguments.results)
     head = ["attention", "M params", *COLUMNS, "CE, softmax = 100", "paper, RVT-Ti: clean / mCE / PGD 1/255"]
     table(head, main_rows(results, results["softmax"]))
     table(["attention", "evaluation, img/s", "time", "training, img/s", "time"], speed_rows(names, arguments.data))

@@ -230,6 +230,12 @@ def test_what_is_no_record_is_refused(content, weights, capsys):
     assert f"{path} is no record of weights" in refused(capsys, weights)
 
 
+def test_a_record_of_a_later_format_is_refused(weights, capsys):
+    path = weights / "record.json"
+    path.write_text(path.read_text().replace('"torchvars_record": 1', '"torchvars_record": 2'))
+    assert "its format is 2, and this version of torchvars reads 1" in refused(capsys, weights)
+
+
 def test_weights_without_a_record_are_refused(weights, capsys):
     (weights / "record.json").unlink()
     assert f"{weights} has no record.json: nothing was recorded of these weights" in refused(capsys, weights)

@@ -13,6 +13,7 @@ from .results import Results, Row, digest_of
 from .subjects import Subject
 
 FILE = "record.json"
+VERSION = 1  # of its format
 
 
 class Measured(NamedTuple):
@@ -61,7 +62,7 @@ class Record:
         return hashlib.sha256(json.dumps(_plain(self), sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
-        content = {"torchvars_record": 1, "seal": self.seal, **_plain(self)}
+        content = {"torchvars_record": VERSION, "seal": self.seal, **_plain(self)}
         trials = ",\n".join(f"  {json.dumps(name)}: {_trial_text(each)}" for name, each in content["trials"].items())
         rest = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items() if key != "trials"]
         text = "{\n" + ",\n".join([*rest, f'"trials": {{\n{trials}\n}}']) + "\n}\n"
@@ -77,6 +78,9 @@ class Record:
         path = folder / FILE
         try:
             content = json.loads(path.read_text())
+            version = content["torchvars_record"]
+            if version != VERSION:
+                raise ValueError(f"its format is {version}, and this version of torchvars reads {VERSION}")
             trials = {
                 name: Trial(**{**trial, "rows": [Measured(*row) for row in trial["rows"]]})
                 for name, trial in content["trials"].items()
@@ -86,7 +90,7 @@ class Record:
         except FileNotFoundError as error:
             raise ValueError(f"{folder} has no {FILE}: nothing was recorded of these weights") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no record of weights: {error!r}") from error
+            raise ValueError(f"{path} is no record of weights that can be read here: {error!r}") from error
         if record.seal != seal:
             raise ValueError(f"{path} was changed after it was sealed: its seal is {seal}, not {record.seal}")
         for file, claimed in ((WEIGHTS, record.weights), (CONFIG, record.settings)):

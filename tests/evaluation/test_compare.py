@@ -43,13 +43,15 @@ class Named(Source):
         raise AssertionError("nothing is opened")
 
 
-def tried(name: str, rights: dict[str, dict], count: int = 40, classes: int = 5, protocol: str = "usual") -> Results:
+def tried(
+    name: str, rights: dict[str, dict], count: int = 40, classes: int = 5, protocol: str = "usual", change: str = ""
+) -> Results:
     """Results of a model by what it recognised: benchmark -> (condition, severity) -> whether (count,)."""
-    results, source = Results({"name": name, "solving": {}}), Named(count, classes)
+    results, source = Results({"name": name, "size": 224, "solving": {}}), Named(count, classes)
     for benchmark, found in rights.items():
         conditions = [Condition(*key, source) for key in found]
         reference = ALEXNET if benchmark == "imagenet_c" else None
-        asked = Benchmark(benchmark, protocol, "somewhere", conditions, reference=reference)
+        asked = Benchmark(benchmark, protocol, "somewhere", conditions, reference=reference, change=change)
         take_up(results, asked, source)
         outcomes = results.outcomes[benchmark] = {}
         for (condition, severity), right in found.items():
@@ -107,6 +109,23 @@ def test_differences_only_on_the_same_pictures_and_conditions():
     fewer = tried("third", {"corruptions": {fog: first_ones(0.5, 30)}}, 30)
     assert differences(first, fewer) == []
     assert "first and third have no pictures in common" in printed(print_differences, first, fewer)
+
+
+def test_pictures_to_which_something_else_was_done_are_not_the_same():
+    clean = {"clean": {("clean", None): first_ones(0.5)}}
+    mild, strong = (
+        tried(change, clean | {"corruptions": {("fog", 1): first_ones(0.5)}}, change=change)
+        for change in ("mild", "strong")
+    )
+    for result in (mild, strong):
+        result.asked["clean"]["change"] = ""
+    assert [each.benchmark for each in differences(mild, strong)] == ["clean"]
+    told = "corruptions: not paired, for it was done with mild, and with strong"
+    assert told in printed(print_differences, mild, strong)
+    first, second = corrupted(0.9), corrupted(0.8)
+    assert relative_error(first, second) is not None
+    second.asked["corruptions"]["change"] = "another seed"
+    assert relative_error(first, second) is None
 
 
 @pytest.mark.parametrize("benchmark", ["corruptions", "imagenet_c", "cifar10_c"])
@@ -213,6 +232,13 @@ def test_a_table_says_how_numbers_came_about():
     assert all(line in shown for line in both)
 
 
+def test_extra_corruptions_stand_apart():
+    rights = {(name, 1): first_ones(0.5) for name in (*PUBLISHED, "saturate")}
+    lines = lines_of([tried("tiny", {"corruptions": {("clean", None): first_ones(0.9), **rights}})])
+    expected = [("corruptions", condition, "accuracy") for condition in ("clean", "saturate", "all")]
+    assert lines == expected
+
+
 def test_a_table_warns():
     results = tried("tiny", {"clean": {("clean", None): first_ones(0.5)}})
     results = replace(results, warnings=["[bold]it smells[/bold]"], unreadable={"a/1.png": "cut", "b/2.png": "cut"})
@@ -233,6 +259,12 @@ def paper_table() -> dict[str, tuple[float, ...]]:
         "rvt_tiny_performer": (77.6, 60.4, 41.7, 28.7, 11.1, 11.1),
         "rvt_tiny_vars_s": (76.8, 61.8, 43.2, 30.1, 7.6, 9.1),
         "rvt_tiny_vars_sd": (78.4, 58.3, 42.5, 30.5, 11.4, 13.4),
+        "timm:regnety_040": (79.2, 68.7, 38.8, 25.9, 2.4, 8.9),
+        "timm:resnet50": (79.0, 65.5, 42.5, 31.5, 12.5, 5.9),
+        "timm:resnext50_32x4d": (79.8, 64.7, 41.5, 29.3, 13.5, 10.7),
+        "timm:inception_v3": (77.4, 80.6, 38.9, 27.6, 3.1, 10.0),
+        "timm:pit_ti_224": (72.9, 69.1, 34.6, 21.6, 5.1, 6.2),
+        "timm:convit_tiny": (73.3, 68.4, 35.2, 22.4, 7.5, 8.9),
     }
 
 
@@ -265,6 +297,24 @@ def test_the_paper_stands_beside_its_own_pictures_only(benchmark, condition, cla
     assert "paper" not in table("somebody_else", classes)
     assert "paper" not in table("rvt_tiny_vars_sd", classes, "linf 2/255, 5 steps")
     assert "paper: DeiT " in table("timm:deit_tiny_patch16_224.fb_in1k", classes)
+    assert "paper: ResNet50 " in table("timm:resnet50.a1_in1k", classes)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"solving": {"steps": 7}}, {"size": 112}, {"architecture": "rvt_micro_vars_sd"}], ids=str
+)
+def test_a_model_that_was_asked_otherwise_is_no_row_of_the_paper(changed):
+    results = tried("rvt_tiny_vars_sd", {"clean": {("clean", None): first_ones(0.5, 1000)}}, 1000, 1000)
+    assert "paper: RVT* VARS-SD" in printed(print_table, [results])
+    results.model |= changed
+    assert "paper" not in printed(print_table, [results])
+
+
+@pytest.mark.parametrize("architecture", ["rvt_tiny_vars_sd", "rvt_tiny_vars_sd_released"])
+def test_a_row_of_the_paper_is_known_by_what_was_built_whatever_its_file_is_called(architecture):
+    results = tried("epoch_300", {"clean": {("clean", None): first_ones(0.5, 1000)}}, 1000, 1000)
+    results.model["architecture"] = architecture
+    assert "paper: RVT* VARS-SD" in printed(print_table, [results])
 
 
 def test_the_paper_has_a_mean_corruption_error():
@@ -273,6 +323,8 @@ def test_the_paper_has_a_mean_corruption_error():
     lines = [line for line in printed(print_table, [results]).splitlines() if "58.3" in line]
     assert len(lines) == 1
     assert "mCE" in lines[0]
+    results.asked["imagenet_c"]["missing"] = 1
+    assert "58.3" not in printed(print_table, [results])
 
 
 # Pictures
@@ -337,6 +389,18 @@ def test_curves_show_each_attack(tmp_path, monkeypatch):
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in lines.values()}
     assert len(looks) == len(lines)
     assert ink(tmp_path / "curves.png").std() > 10
+
+
+def test_each_norm_has_its_own_axis(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(robustness, "_save", lambda figure, path: drawn.append(figure) or True)
+    balls = {("clean", None): first_ones(0.8), ("l2 0.5, 5 steps", None): first_ones(0.4)}
+    both = tried("tiny", {"pgd": {**balls, ("linf 2/255, 5 steps", None): first_ones(0.2)}})
+    assert draw_attacks([both], tmp_path / "curves.png")
+    points = {line.get_label(): line.get_xydata().tolist() for axes in drawn[0].axes for line in axes.lines}
+    assert points == {"tiny, pgd, 5 steps": [[0, 80], [2, 20]], "tiny, pgd, 5 steps, l2": [[0, 80], [0.5, 40]]}
+    assert draw_attacks([tried("tiny", {"pgd": balls})], tmp_path / "curves.png")
+    assert len(drawn[1].axes) == 1
 
 
 def test_nothing_is_drawn_of_nothing(tmp_path):

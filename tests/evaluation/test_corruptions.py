@@ -548,3 +548,9 @@ def test_errors_say_what_came_and_what_was_expected(change, message):
     arguments = {"pixels": torch.rand(2, 3, 8, 8), "name": "fog", "severity": 1, "identities": ["a", "b"]}
     with pytest.raises(ValueError, match=message):
         corrupt(**arguments | change)
+
+
+def test_a_severity_is_a_number_whoever_counts():
+    pixels = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    noisy = [corrupt(pixels, "gaussian_noise", severity, ["a"]) for severity in (3, np.int64(3))]
+    assert torch.equal(*noisy)

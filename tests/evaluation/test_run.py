@@ -35,6 +35,7 @@ from torchvars.evaluation.run import evaluate, match_classes
 from torchvars.evaluation.subjects import Subject, open_subject
 
 FEW = Options(corruptions=("gaussian_noise", "fog", "saturate"), severities=(1, 4), radii=(8 / 255,), queries=5)
+FEW = replace(FEW, attack_steps=(5,))
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -149,7 +150,7 @@ def test_two_processes_give_the_numbers_of_one(pictures, weights, tmp_path, caps
     monkeypatch.undo()
     arguments = ["evaluate", str(weights), "--data", pictures, "--benchmark", "clean,corruptions,pgd,square"]
     arguments += ["--corruptions=fog,gaussian_noise", "--severities=4", "--radii=8/255", "--queries=5", "--partial"]
-    arguments += ["--batch=4", "--workers=0"]
+    arguments += ["--attack-steps=5", "--batch=4", "--workers=0"]
     main([*arguments, "--output", str(tmp_path / "one.json")])
     shown = capsys.readouterr()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "torchvars"]
@@ -313,6 +314,35 @@ def test_all_questions_are_checked_before_the_first_is_tried(pictures, tmp_path,
     assert not output.exists()
 
 
+def test_weights_that_solve_in_another_way_are_another_model(pictures, tmp_path):
+    """Though all their tensors are the same."""
+    folder, output = save_weights(tmp_path / "tiny"), tmp_path / "results.json"
+    model = open_subject(str(folder))
+    tried(model, benchmarks(pictures, model, "clean"), output)
+    before, classifier = output.read_bytes(), model.classifier
+    for layer in classifier.model.blocks:
+        layer.attn.strength = 5.0
+    classifier.save_pretrained(folder)
+    model = open_subject(str(folder))
+    with pytest.raises(ValueError, match=r"holds results of another model \(layers .*'strength': 0.3.*now .* 5.0"):
+        tried(model, benchmarks(pictures, model, "clean"), output)
+    assert output.read_bytes() == before
+
+
+def test_two_evaluations_do_not_write_one_file(pictures, tmp_path):
+    model, output, refused = subject(), tmp_path / "results.json", []
+
+    def meanwhile(*_) -> None:
+        with pytest.raises(ValueError, match=r"another evaluation is writing .*results.json: wait for its end"):
+            tried(model, benchmarks(pictures, model, "square"), output)
+        refused.append(True)
+
+    tried(model, benchmarks(pictures, model, "clean"), output, watch=meanwhile)
+    assert refused
+    tried(model, benchmarks(pictures, model, "square"), output)
+    assert set(Results.read(output).outcomes) == {"clean", "square"}
+
+
 # Pictures that cannot be read
 
 
@@ -325,7 +355,7 @@ def test_a_picture_that_cannot_be_read_is_counted_and_named(tmp_path):
     assert {name.removeprefix(f"{folder}: ") for name in results.unreadable} == {"left/3.png", "top/0.png"}
     for row in results.rows:
         if row.condition.startswith("class "):
-            expected = 80 if row.condition.split()[1] in ("left", "top") else 100
+            expected = 80 if row.condition.startswith(("class left", "class top")) else 100
             assert (row.value, row.images) == (pytest.approx(expected), 5)
         elif row.metric in ("accuracy", "consistency"):
             assert (row.value, row.images) == (pytest.approx(90), 20), row
@@ -419,16 +449,21 @@ class Hiding(Brightness):
         return super().forward(pixels.detach()) + 0 * pixels.sum((1, 2, 3))[:, None]
 
 
-def test_gradients_that_are_hidden_are_told_of_also_when_attacks_are_added_later(tmp_path):
+def write_greys(folder: Path) -> str:
     for name, grey in (("dark", 120), ("bright", 136)):
-        (tmp_path / "pictures" / name).mkdir(parents=True)
+        (folder / "greys" / name).mkdir(parents=True)
         for number in range(10):
-            Image.new("RGB", (8, 8), (grey,) * 3).save(tmp_path / "pictures" / name / f"{number}.png")
+            Image.new("RGB", (8, 8), (grey,) * 3).save(folder / "greys" / name / f"{number}.png")
+    return str(folder / "greys")
+
+
+def test_gradients_that_are_hidden_are_told_of_also_when_attacks_are_added_later(tmp_path):
     model, output = Subject("hiding", Hiding(), 8, ("dark", "bright"), "0"), tmp_path / "results.json"
+    greys = write_greys(tmp_path)
     options = replace(FEW, radii=(32 / 255,), queries=200)
-    blind = tried(model, benchmarks(str(tmp_path / "pictures"), model, "pgd", options=options), output)
+    blind = tried(model, benchmarks(greys, model, "pgd", options=options), output)
     assert ["100.0% of the pictures have a gradient of exactly 0" in sign for sign in blind.warnings] == [True]
-    square = benchmarks(str(tmp_path / "pictures"), model, "square", options=options)
+    square = benchmarks(greys, model, "square", options=options)
     both = tried(model, square, output)
     assert both.value("pgd", "accuracy", "linf 32/255, 5 steps").value == 100
     assert both.value("square", "accuracy", "linf 32/255, 200 queries").value == 0
@@ -436,8 +471,22 @@ def test_gradients_that_are_hidden_are_told_of_also_when_attacks_are_added_later
     assert "Square of radius 32/255 leaves 0.0% without this model's gradient, but PGD" in both.warnings[1]
     assert Results.read(output).warnings == both.warnings
     # Other attacks on these pictures do not make it forget.
-    tried(model, benchmarks(str(tmp_path / "pictures"), model, "clean", options=options), output)
+    tried(model, benchmarks(greys, model, "clean", options=options), output)
     assert Results.read(output).warnings == both.warnings
+
+
+def test_attacks_are_compared_on_the_pictures_that_they_share(tmp_path):
+    """And what one alone gives away is not forgotten."""
+    model, output = Subject("hiding", Hiding(), 8, ("dark", "bright"), "0"), tmp_path / "results.json"
+    greys = write_greys(tmp_path)
+    options = replace(FEW, radii=(32 / 255, 64 / 255), queries=200)
+    tried(model, benchmarks(greys, model, "pgd", options=options), output)
+    few = replace(options, limit=12, radii=(32 / 255,))
+    warnings = tried(model, benchmarks(greys, model, "square", options=few), output).warnings
+    assert "100.0% of the pictures have a gradient of exactly 0" in warnings[0]
+    assert warnings[1].startswith("PGD of radius 64/255 and 5 steps leaves ")
+    assert warnings[1].endswith("%, though so large a change can hide a picture (of 20 pictures)")
+    assert any("Square of radius 32/255 leaves 0.0%" in sign and "(of 12 pictures)" in sign for sign in warnings)
 
 
 class NoGradient(nn.Module):
@@ -457,9 +506,11 @@ def test_a_model_without_a_gradient_can_be_tried_by_squares(pictures, tmp_path):
 def test_attacks_of_a_file_are_known_again(pictures, tmp_path):
     model = subject()
     results = tried(model, benchmarks(pictures, model, "pgd", "square"), tmp_path / "results.json")
-    known = run.attacks_known(Results.read(tmp_path / "results.json"), open_source(pictures, "val"))
-    assert known == {PGD(8 / 255): 1.0, Square(8 / 255, queries=5): 1.0}
-    assert run.attacks_known(results, Colours(11)) == {}  # those are other pictures
+    identities = open_source(pictures, "val").identities
+    known = {PGD(8 / 255): 1.0, Square(8 / 255, queries=5): 1.0}
+    for some in (identities, identities[:4]):
+        assert run.attacks_known(Results.read(tmp_path / "results.json"), set(some)) == known
+    assert run.attacks_known(results, {*identities, "another"}) == {}
 
 
 class Broken(nn.Module):
@@ -548,6 +599,11 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
         "expected whole numbers such as 1,2,3, got 'x'": [*begin, "--severities=x"],
         "expected radii such as 1/255,.5, got '1/0'": [*begin, "--radii=1/0"],
         "radius must be 0 or more": [*begin, "--benchmark=pgd", "--radii=-1"],
+        "no linf radius is above 1, got 8: did you mean 8/255?": [*begin, "--benchmark=pgd", "--radii=1,8"],
+        "l2 radii have no usual sizes: give --radii, such as .5": [*begin, "--benchmark=pgd", "--norm=l2"],
+        "the side of the pictures must be at least 1, got 0": [*begin, "--img-size=0"],
+        "tiny, made for 16 pixels, takes no pictures of 18 x 18": [*begin, "--img-size=18"],
+        "no frost*.png or frost*.jpg in": [*begin, "--benchmark=corruptions", f"--frost={tmp_path}"],
         "limit must be at least 1, got 0": [*begin, "--limit=0"],
         "no solver named 'newton': there are ista": [*begin, "--solver=newton"],
         "steps must be a whole number of at least 1, got 0": [*begin, "--steps=0"],
@@ -570,6 +626,9 @@ def test_every_option_of_the_command_arrives(pictures, weights, tmp_path, monkey
         raise ValueError("seen")
 
     monkeypatch.setitem(BENCHMARKS, "clean", look)
+    frost = tmp_path / "frost"
+    frost.mkdir()
+    Image.new("RGB", (8, 8)).save(frost / "frost1.png")
     begin = ["evaluate", str(weights), "--data", pictures, "--output", str(tmp_path / "results.json")]
     assert "seen" in said(capsys, *begin)
     assert seen == {"path": pictures, "size": 16, **vars(Options())}
@@ -580,7 +639,7 @@ def test_every_option_of_the_command_arrives(pictures, weights, tmp_path, monkey
         "--corruptions=fog, snow": {"corruptions": ("fog", "snow")},
         "--severities=2,4": {"severities": (2, 4)},
         "--strengths=imagenet": {"strengths": "imagenet"},
-        f"--frost={tmp_path}": {"frost": tmp_path},
+        f"--frost={frost}": {"frost": frost},
         "--radii=1/255,.5": {"radii": (1 / 255, 0.5)},
         "--norm=l2": {"norm": "l2"},
         "--attack-steps=3,9": {"attack_steps": (3, 9)},

@@ -45,14 +45,18 @@ def run(arguments: argparse.Namespace) -> None:
     tried = [benchmark.name for benchmark in benchmarks]
     checks = check(record, results, tried)
     for benchmark in tried:
-        found = [each for each in checks if each.benchmark == benchmark]
-        furthest = max(found, key=lambda each: each.difference)
-        print(
-            f"{benchmark}: {sum(each.met for each in found)} of {len(found)} figures met, the largest difference "
-            f"{furthest.difference:.3g} ({furthest.claimed.condition}, {furthest.claimed.metric})"
-        )
+        for judged in (True, False):
+            found = [each for each in checks if each.benchmark == benchmark and each.judged == judged]
+            if found:
+                furthest = max(found, key=lambda each: each.difference)
+                met = f"{sum(each.met for each in found)} of {len(found)} figures met"
+                said = met if judged else f"{len(found)} figures have no interval and are not judged"
+                print(
+                    f"{benchmark}: {said}, the largest difference {furthest.difference:.3g} "
+                    f"({furthest.claimed.condition}, {furthest.claimed.metric})"
+                )
     if missed := [each for each in checks if not each.met]:
-        for benchmark, claimed, found in missed[:20]:
+        for benchmark, claimed, found, _ in missed[:20]:
             condition = key_of(claimed.condition, claimed.severity)
             print(
                 f"not met: {benchmark}, {condition}, {claimed.metric}: found {found:.2f}, claimed {claimed.value:.2f} "

@@ -15,6 +15,7 @@ from ..data.sources import Folder, absolute
 from .attacks import ATTACKS, PGD, Attack, Square, Transferred
 from .chance import generators_of
 from .corruptions import EXTRA, PUBLISHED, corrupt
+from .corruptions.frost import official
 from .metrics import bootstrap
 from .results import Figure, Outcome, key_of
 from .subjects import Subject
@@ -67,6 +68,7 @@ class Benchmark:
     attacks: dict[str, Attack | Transferred] = field(default_factory=dict)  # condition -> attack
     reference: Mapping[str, float] | None = None  # mean errors to which those of the corruptions are put in relation
     missing: tuple[str, ...] = ()  # what should be there and is not
+    change: str = ""  # what decides what is done to a picture, beside its size and the condition
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,11 @@ class Options:
     """Of the corruptions: "imagenet" or "cifar"; else the one nearer in size."""
     frost: Path | None = None
     """Folder of the published frost pictures; else ice is made up."""
-    radii: tuple[float, ...] = (1 / 255, 2 / 255, 4 / 255, 8 / 255)
-    """Of attacks, with pixels in [0, 1]."""
+    radii: tuple[float, ...] | None = None
+    """Of attacks, with pixels in [0, 1]; 1, 2, 4 and 8 of 255 for linf, and to be given for l2."""
     norm: str = "linf"
     """Of attacks: linf or l2."""
-    attack_steps: tuple[int, ...] = (5,)
+    attack_steps: tuple[int, ...] = (5, 20)
     """Of PGD; more than one number makes more conditions."""
     queries: int = 200
     """Of Square."""
@@ -104,9 +106,20 @@ class Options:
             raise ValueError(f"no corruption named {strange[0]!r}: there are {', '.join(every)}")
         if strange := [severity for severity in self.severities if severity not in SEVERITIES]:
             raise ValueError(f"severities are 1, 2, 3, 4 and 5, got {strange[0]}")
-        if self.frost is not None and not self.frost.is_dir():
-            raise FileNotFoundError(
-                f"no folder of frost pictures at {self.frost}: leave it out for ice that is made up"
+        for name in ("corruptions", "severities"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))  # each once
+        if self.frost is not None:
+            if not self.frost.is_dir():
+                raise FileNotFoundError(
+                    f"no folder of frost pictures at {self.frost}: leave it out for ice that is made up"
+                )
+            official(str(self.frost))
+        if self.radii is None and self.norm == "linf":
+            object.__setattr__(self, "radii", (1 / 255, 2 / 255, 4 / 255, 8 / 255))
+        if self.norm == "linf" and max(self.radii) > 1:
+            raise ValueError(
+                f"pixels are in [0, 1], and no linf radius is above 1, got {max(self.radii):g}: did you mean "
+                f"{max(self.radii):g}/255?"
             )
 
     def not_asked(self) -> list[str]:
@@ -137,9 +150,10 @@ def corruptions(path: str, subject: Subject, options: Options) -> Benchmark:
     conditions = [Condition("clean", None, source)]
     for name in options.corruptions:
         conditions += [Condition(name, severity, source, change(name, severity)) for severity in options.severities]
-    protocol = f"{centred(subject)}, then corrupted with the strengths for {strengths}, 8 bit, seed {options.seed}"
-    protocol += ", frost made up" if options.frost is None else f", frost of {options.frost.resolve()}"
-    return Benchmark("corruptions", protocol, absolute(path), conditions, missing=tuple(options.not_asked()))
+    done = f"the strengths for {strengths}, 8 bit, seed {options.seed}"
+    done += ", frost made up" if options.frost is None else f", frost of {options.frost.resolve()}"
+    protocol, missing = f"{centred(subject)}; then corrupted with {done}", tuple(options.not_asked())
+    return Benchmark("corruptions", protocol, absolute(path), conditions, missing=missing, change=done)
 
 
 def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
@@ -244,34 +258,34 @@ def pacs(path: str, subject: Subject, options: Options) -> Benchmark:
 
 def pgd(path: str, subject: Subject, options: Options) -> Benchmark:
     attacks = [
-        PGD(radius, norm=options.norm, steps=steps) for steps in options.attack_steps for radius in options.radii
+        PGD(radius, norm=options.norm, steps=steps) for steps in options.attack_steps for radius in radii_of(options)
     ]
     return _attacked("pgd", attacks, path, subject, options)
 
 
 def fgsm(path: str, subject: Subject, options: Options) -> Benchmark:
-    attacks = [ATTACKS["fgsm"](radius, norm=options.norm) for radius in options.radii]
+    attacks = [ATTACKS["fgsm"](radius, norm=options.norm) for radius in radii_of(options)]
     return _attacked("fgsm", attacks, path, subject, options)
 
 
 def square(path: str, subject: Subject, options: Options) -> Benchmark:
-    attacks = [Square(radius, norm=options.norm, queries=options.queries) for radius in options.radii]
+    attacks = [Square(radius, norm=options.norm, queries=options.queries) for radius in radii_of(options)]
     return _attacked("square", attacks, path, subject, options)
 
 
 def autoattack(path: str, subject: Subject, options: Options) -> Benchmark:
-    attacks = [ATTACKS["autoattack"](radius, norm=options.norm) for radius in options.radii]
+    attacks = [ATTACKS["autoattack"](radius, norm=options.norm) for radius in radii_of(options)]
     return _attacked("autoattack", attacks, path, subject, options)
 
 
 def _attacked(name: str, attacks: Iterable[Attack], path: str, subject: Subject, options: Options) -> Benchmark:
     source = limited(open_source(path, "val"), options.limit)
-    protocol = f"{centred(subject)}; pixels in [0, 1], seed {options.seed}"
+    done = f"pixels in [0, 1], seed {options.seed}"
     if options.transfer is not None:
         check_same_classes(subject, options.transfer)
         attacks = [Transferred(attack, options.transfer.classifier) for attack in attacks]
         name = f"{name} of {options.transfer.name}"
-        protocol += f"; made against {options.transfer.name}, sha256 {options.transfer.sha256[:12]}"
+        done += f"; made against {options.transfer.name}, sha256 {options.transfer.sha256[:12]}"
     named = {describe(attack): attack for attack in attacks}
 
     def change(attack: Attack | Transferred) -> Change:
@@ -284,7 +298,7 @@ def _attacked(name: str, attacks: Iterable[Attack], path: str, subject: Subject,
 
     conditions = [Condition("clean", None, source)]
     conditions += [Condition(each, None, source, change(attack)) for each, attack in named.items()]
-    return Benchmark(name, protocol, absolute(path), conditions, attacks=named)
+    return Benchmark(name, f"{centred(subject)}; {done}", absolute(path), conditions, attacks=named, change=done)
 
 
 BENCHMARKS: dict[str, Callable[[str, Subject, Options], Benchmark]] = {
@@ -306,6 +320,12 @@ BENCHMARKS: dict[str, Callable[[str, Subject, Options], Benchmark]] = {
 }
 
 
+def radii_of(options: Options) -> tuple[float, ...]:
+    if options.radii is None:
+        raise ValueError("l2 radii have no usual sizes: give --radii, such as .5 for 32 pixels or 3 for 224")
+    return options.radii
+
+
 def describe(attack: Attack | Transferred) -> str:
     """The ball of an attack, and how hard it tries: "linf 1/255, 5 steps", "l2 0.5, 200 queries"."""
     rule = attack.attack if isinstance(attack, Transferred) else attack
@@ -324,7 +344,8 @@ def limited(source: Source, limit: int | None) -> Source:
 
 
 def centred(subject: Subject) -> str:
-    return f"shorter side to {round(subject.size * 256 / 224)}, centre {subject.size} pixels"
+    size = subject.size
+    return f"shorter side to {round(size * 256 / 224)}, centre {size} pixels, or as it is if of that size"
 
 
 def stored(subject: Subject, size: int) -> str:

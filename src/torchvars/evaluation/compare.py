@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .corruptions import PUBLISHED
+from .corruptions import EXTRA, PUBLISHED
 from .metrics import bootstrap, sign_test
-from .paper import PAPER
+from .paper import paper_row
 from .record import Measured
 from .results import Results, Row
 
@@ -35,11 +35,10 @@ def lines_of(results: Sequence[Results]) -> list[tuple[str, str, str]]:
     lines = []
     for result in results:
         for row in result.rows:
-            summed = SUMS.get(row.benchmark)
-            if row.benchmark in SUMS and row.condition == "clean":
-                wanted = row.metric == "accuracy"
-            elif summed is not None:
-                wanted = row.condition == "all" and row.metric in (summed, "accuracy")
+            if row.benchmark in SUMS:
+                of_all = row.condition == "all" and row.metric in (SUMS[row.benchmark], "accuracy")
+                apart = row.condition in ("clean", *EXTRA) and row.severity is None and row.metric == "accuracy"
+                wanted = of_all or apart
             else:
                 wanted = row.metric in ("accuracy", "calibration error") and not row.condition.startswith("class ")
                 wanted &= row.metric == "accuracy" or row.benchmark == "clean"
@@ -52,10 +51,10 @@ def lines_of(results: Sequence[Results]) -> list[tuple[str, str, str]]:
 def relative_error(result: Results, baseline: Results) -> tuple[float, float, float] | None:
     """Error under each of the 15 corruptions over that of a baseline, their mean in percent, with its interval.
 
-    None if one of the two lacks a corruption, or they saw other pictures.
+    None if one of the two lacks a corruption, or they saw other pictures, or corrupted in another way.
     """
     mine, others = corruption_errors(result), corruption_errors(baseline)
-    if mine is None or others is None or result.pictures["corruptions"] != baseline.pictures["corruptions"]:
+    if mine is None or others is None or not same_pictures(result, baseline, "corruptions"):
         return None
     both = np.concatenate([mine, others], 1)
     count = mine.shape[1]
@@ -66,6 +65,13 @@ def relative_error(result: Results, baseline: Results) -> tuple[float, float, fl
         return 100 * np.where(own == other, 1.0, own / np.maximum(other, least)).mean(-1)
 
     return bootstrap(both, statistic)
+
+
+def same_pictures(first: Results, second: Results, benchmark: str) -> bool:
+    """Whether both have a benchmark on pictures of the same names, to which the same was done."""
+    if first.pictures.get(benchmark) != second.pictures.get(benchmark):
+        return False
+    return first.asked[benchmark].get("change") == second.asked[benchmark].get("change")
 
 
 def corruption_errors(result: Results, benchmark: str = "corruptions") -> np.ndarray | None:
@@ -85,7 +91,7 @@ def differences(first: Results, second: Results) -> list[Difference]:
     found = []
     for benchmark, outcomes in first.outcomes.items():
         others = second.outcomes.get(benchmark, {})
-        if first.pictures[benchmark] != second.pictures.get(benchmark):
+        if not same_pictures(first, second, benchmark):
             continue
         for condition, outcome in outcomes.items():
             if condition in others:
@@ -104,9 +110,9 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
     console = console or wide_console()
     names = [result.label for result in results]
     papers = {
-        name: PAPER[name]
-        for name in (result.model["name"].split(".")[0] for result in results)  # timm tells weights apart by a dot
-        if name in PAPER and any(paper_figure(PAPER[name], results, *line) for line in lines_of(results))
+        row["name"]: row
+        for row in (paper_row(result.model) for result in results)
+        if row is not None and any(paper_figure(row, results, *line) for line in lines_of(results))
     }
     table = Table(title="accuracy in percent and its 95 % interval over pictures, unless said otherwise")
     for title in ("benchmark", "condition", "metric", *names, *(f"paper: {each['name']}" for each in papers.values())):
@@ -145,12 +151,13 @@ def protocols_of(results: Sequence[Results]) -> list[str]:
 
 
 def paper_figure(paper: dict, results: Sequence[Results], benchmark: str, condition: str, metric: str) -> str:
-    """The paper's figure for a line of the table, if the pictures are the paper's: all the classes it had."""
+    """The paper's figure for a line of the table, if the pictures are the paper's: all its classes and corruptions."""
     its_own = {"imagenet_c": ("all", "mCE"), "pgd": ("linf 1/255, 5 steps", "accuracy")}
     if benchmark not in paper or (condition, metric) != its_own.get(benchmark, ("clean", "accuracy")):
         return ""
     classes = 200 if benchmark in ("imagenet_a", "imagenet_r") else 1000
-    whole = all(result.asked.get(benchmark, {}).get("classes") in (None, classes) for result in results)
+    asked = [result.asked[benchmark] for result in results if benchmark in result.asked]
+    whole = all(each["classes"] == classes and not each.get("missing") for each in asked)
     return str(paper[benchmark]) if whole else ""
 
 
@@ -159,8 +166,13 @@ def print_differences(first: Results, second: Results, console: Console | None =
     console = console or wide_console()
     found = differences(first, second)
     names = first.label, second.label
+    shared = [benchmark for benchmark in first.outcomes if benchmark in second.outcomes]
+    for benchmark in shared:
+        ways = [result.asked[benchmark].get("change") for result in (first, second)]
+        if ways[0] != ways[1]:
+            console.print(f"{benchmark}: not paired, for it was done with {ways[0]}, and with {ways[1]}", markup=False)
     if not found:
-        console.print(f"{names[0]} and {names[1]} have no pictures in common: nothing can be paired")
+        console.print(f"{names[0]} and {names[1]} have no pictures in common: nothing can be paired", markup=False)
         return
     table = Table(title=f"{names[1]} less {names[0]}, on the same pictures: points, 95 % interval, p of McNemar's test")
     for title in ("benchmark", "condition", "difference", "p"):

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -22,7 +23,9 @@ class Processes:
             torch.accelerator.set_device_index(number)
             self.device = torch.device(torch.accelerator.current_accelerator().type, number)
         if self.world > 1 and not distributed.is_initialized():
-            distributed.init_process_group("gloo")  # what is gathered are short lists, on the CPU
+            # What is gathered are short lists, on the CPU. The first to end a condition waits for the last, and a batch
+            # under a long attack may take hours; a process that dies is noticed by what started them.
+            distributed.init_process_group("gloo", timeout=timedelta(days=7))
 
     def by_first(self, make: Callable[[], T]) -> T:
         """What the first process makes, for all of them."""

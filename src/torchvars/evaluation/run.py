@@ -1,7 +1,9 @@
 """One loop for every model and every benchmark."""
 
+import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from filelock import FileLock, Timeout
+from torch import Tensor, nn
 
 from ..data import Draw, Pictures, Source, load, open_source
 from ..data.pictures import centre_pixels
@@ -18,6 +21,7 @@ from ..models.peers import Among
 from .adaptive import calibrate
 from .attacks import ATTACKS, FGSM, PGD, Attack, Transferred, masking_signs, zero_gradients
 from .benchmarks import Benchmark, Condition, limited, summarize
+from .corruptions import PUBLISHED
 from .metrics import bootstrap, calibration_error
 from .processes import Processes
 from .results import Outcome, Results, Row, digest_of, key_of
@@ -58,15 +62,29 @@ def evaluate(
         watch: called with the progress.
 
     Raises:
-        ValueError: the file is of another model or of other settings; something is missing; the model knows other
-            classes than the pictures have.
+        ValueError: the file is of another model or of other settings, or another evaluation is writing it; something
+            is missing; the model knows other classes than the pictures have.
     """
     if batch < 1 or workers < 0:
         raise ValueError(f"batch must be at least 1 and workers at least 0, got {batch} and {workers}")
     processes = Processes()
     for benchmark in benchmarks:
         check_missing(benchmark, partial_ok)
-    model = {**subject.describe(), "solving": solving or {}}
+    with held(output) if processes.rank == 0 else nullcontext():
+        return _evaluate(subject, benchmarks, output, solving or {}, processes, batch, workers, watch)
+
+
+def _evaluate(
+    subject: Subject,
+    benchmarks: Sequence[Benchmark],
+    output: Path,
+    solving: dict,
+    processes: Processes,
+    batch: int,
+    workers: int,
+    watch: Watch | None,
+) -> Results:
+    model = {**subject.describe(), "solving": solving}
     results = processes.by_first(lambda: open_results(output, model))
     matched = []
     for benchmark in benchmarks:
@@ -95,11 +113,10 @@ def evaluate(
         results.rows = [row for row in results.rows if row.benchmark != benchmark.name]
         results.rows += rows_of(subject.name, benchmark, outcomes, source)
         if benchmark.attacks:
-            attacked, flat = attacks_known(results, source), 0.0
-            if any(isinstance(attack, PGD | FGSM) for attack in attacked):
-                flat = measure_flatness(judge, benchmark.conditions[0], subject.size, labels, processes.device)
-            floor = 1 / len(source.classes)
-            results.warnings = masking_signs(attacked, len(source), zero_gradients=flat, floor=floor)
+            flat = None
+            if any(isinstance(attack, PGD | FGSM) for attack in attacks_known(results, set(source.identities))):
+                flat = find_flat(judge, benchmark.conditions[0], subject.size, labels, processes.device, batch)
+            results.warnings = masking_warnings(results, flat, floor=1 / len(source.classes))
         if processes.rank == 0:
             results.write(output)
     processes.wait()
@@ -116,18 +133,30 @@ def known_clean(results: Results, benchmark: Benchmark) -> dict[str, Outcome]:
     return {}
 
 
-def attacks_known(results: Results, source: Source) -> dict[Attack | Transferred, float]:
-    """Every attack on these pictures that the results have, and the share that it left right."""
-    found, pictures = {}, digest_of(source.identities)
+def attacks_known(results: Results, pictures: Set[str]) -> dict[Attack | Transferred, float]:
+    """Every attack that the results have on all of these pictures, and the share of them that it left right."""
+    found = {}
     for name, asked in results.asked.items():
         rule, _, other = name.partition(" of ")
-        if rule == "autoattack" or asked["pictures"] != pictures:  # that it is the strongest is no sign of anything
+        tried = results.pictures[name]
+        if rule == "autoattack" or not pictures <= set(tried):  # that it is the strongest is no sign of anything
             continue
+        these = np.array([identity in pictures for identity in tried])
         for key, outcome in results.outcomes.get(name, {}).items():
             if key in asked["attacks"]:
                 attack = ATTACKS[rule](**asked["attacks"][key])
-                found[Transferred(attack, nn.Identity()) if other else attack] = float(outcome.right.mean())
+                found[Transferred(attack, nn.Identity()) if other else attack] = float(outcome.right[these].mean())
     return found
+
+
+def masking_warnings(results: Results, flat: Tensor | None, floor: float) -> list[str]:
+    """Signs of hidden gradients, from all attacks of the results: they are compared on the pictures they share."""
+    attacked = [frozenset(results.pictures[name]) for name, asked in results.asked.items() if asked["attacks"]]
+    warnings = [] if flat is None else masking_signs({}, len(flat), zero_gradients=float(flat.float().mean()))
+    for pictures in dict.fromkeys(attacked):
+        signs = masking_signs(attacks_known(results, pictures), len(pictures), floor=floor)
+        warnings += signs if len(set(attacked)) == 1 else [f"{sign} (of {len(pictures)} pictures)" for sign in signs]
+    return warnings
 
 
 def answer(
@@ -205,15 +234,25 @@ def rows_of(model: str, benchmark: Benchmark, outcomes: dict[str, Outcome], sour
         Row(model, benchmark.name, condition, severity, metric, *figure, count, protocol)
         for condition, severity, metric, figure in summarize(benchmark, outcomes)
     ]
-    tried = [outcomes[key_of(each.name, each.severity)].right for each in benchmark.conditions if each.change]
-    right = np.stack(tried or [outcomes[key_of(each.name, each.severity)].right for each in benchmark.conditions], 1)
     labels = np.array(source.labels)
-    for number, name in enumerate(source.classes):
-        mine = right[labels == number].mean(1)
-        if len(mine):
-            figure = bootstrap(100 * mine)
-            rows.append(Row(model, benchmark.name, f"class {name}", None, "accuracy", *figure, len(mine), protocol))
+    for said, conditions in groups_of_classes(benchmark).items():
+        right = np.stack([outcomes[key_of(each.name, each.severity)].right for each in conditions], 1).mean(1)
+        for number, name in enumerate(source.classes):
+            mine = right[labels == number]
+            if len(mine):
+                figure, condition = bootstrap(100 * mine), f"class {name}{said}"
+                rows.append(Row(model, benchmark.name, condition, None, "accuracy", *figure, len(mine), protocol))
     return rows
+
+
+def groups_of_classes(benchmark: Benchmark) -> dict[str, list[Condition]]:
+    """Conditions over which the accuracy of a class is a mean, and what is said of that: the 15, or each by itself."""
+    published = [each for each in benchmark.conditions if each.name in PUBLISHED]
+    if published:
+        return {", mean of the corruptions": published}
+    changed = [each for each in benchmark.conditions if each.change is not None]
+    each_by_itself = {f", {key_of(each.name, each.severity)}": [each] for each in changed}
+    return each_by_itself or {"": benchmark.conditions}
 
 
 def pictures_of(source: Source, size: int) -> Pictures:
@@ -240,6 +279,21 @@ def open_results(output: Path, model: dict) -> Results:
     return results
 
 
+@contextmanager
+def held(output: Path) -> Iterator[None]:
+    """While this evaluation writes a file, no other on this machine does: each would undo the other's work."""
+    name = hashlib.sha256(str(output.resolve()).encode()).hexdigest()[:24]
+    lock = FileLock(Path(tempfile.gettempdir()) / f"torchvars-{name}.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(f"another evaluation is writing {output}: wait for its end, or give another file") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def check_writable(output: Path) -> None:
     """An OSError if the file could not be written, before anything is tried."""
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -259,10 +313,11 @@ def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
         "images": len(source),
         "classes": len(source.classes),
         "among_present": benchmark.among_present,
+        "change": benchmark.change,
     }
     before = results.asked.get(benchmark.name)
-    if before is not None and any(before[name] != asked[name] for name in asked):
-        told = [f"{name} {before[name]!r}, now {asked[name]!r}" for name in asked if before[name] != asked[name]]
+    if before is not None and any(before.get(name) != asked[name] for name in asked):
+        told = [f"{name} {before.get(name)!r}, now {now!r}" for name, now in asked.items() if before.get(name) != now]
         raise ValueError(
             f"the file holds {benchmark.name} with other settings: {'; '.join(told)}; give --output another file"
         )
@@ -275,7 +330,8 @@ def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
         key: asdict(attack.attack if isinstance(attack, Transferred) else attack)
         for key, attack in benchmark.attacks.items()
     }
-    results.asked[benchmark.name] = {**asked, "conditions": keys, "attacks": attacks}
+    missing = len(benchmark.missing)
+    results.asked[benchmark.name] = {**asked, "conditions": keys, "attacks": attacks, "missing": missing}
     results.pictures[benchmark.name] = list(source.identities)
 
 
@@ -315,14 +371,25 @@ def match_classes(subject: Subject, source: Source, among_present: bool) -> tupl
     return None, [column[source.classes[label]] for label in source.labels]
 
 
-def measure_flatness(
-    judge: nn.Module, condition: Condition, size: int, labels: Sequence[int], device: torch.device, count: int = 64
-) -> float:
-    """The share of some pictures whose loss has a gradient of exactly zero."""
-    draws = [Draw(index, 0) for index in range(min(count, len(condition.source)))]
-    (pictures,) = load(pictures_of(condition.source, size), [draws])
-    targets = torch.tensor([labels[draw.index] for draw in draws], device=device)
-    return float(zero_gradients(judge, pictures.pixels.to(device), targets).float().mean())
+def find_flat(
+    judge: nn.Module,
+    condition: Condition,
+    size: int,
+    labels: Sequence[int],
+    device: torch.device,
+    batch: int,
+    count: int = 64,
+) -> Tensor:
+    """For some pictures, whether the gradient of the loss is exactly zero."""
+    source = condition.source
+    chosen = set(limited(source, count).identities)
+    draws = [Draw(index, 0) for index, identity in enumerate(source.identities) if identity in chosen]
+    batches = [draws[first : first + batch] for first in range(0, len(draws), batch)]
+    found = []
+    for some, pictures in zip(batches, load(pictures_of(source, size), batches), strict=True):
+        targets = torch.tensor([labels[draw.index] for draw in some], device=device)
+        found.append(zero_gradients(judge, pictures.pixels.to(device), targets))
+    return torch.cat(found)
 
 
 def usual_rest(subject: Subject, data: str, count: int = 64) -> dict[str, float]:

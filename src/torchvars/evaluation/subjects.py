@@ -1,13 +1,14 @@
 """The model that is evaluated, whoever made it."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from ..attention import Reconstruction
 from ..models.peers import class_names, open_classifier, own_size
+from ..models.weights import layers_of
 from ..sparse import SOLVERS
 
 
@@ -20,10 +21,20 @@ class Subject:
     size: int  # side of the pictures it takes
     classes: tuple[str, ...] | None  # what its logits stand for; None if that is not known
     sha256: str  # of its weights
+    architecture: str | None = None  # "rvt_tiny_vars_d", "timm:resnet50"
+    layers: dict[str, dict] = field(default_factory=dict)  # strength and solver of its VARS layers, as it came
 
     def describe(self) -> dict:
+        """What tells it apart from other models."""
         parameters = sum(parameter.numel() for parameter in self.classifier.parameters())
-        return {"name": self.name, "sha256": self.sha256, "size": self.size, "parameters": parameters}
+        known = {"architecture": self.architecture, "layers": self.layers}
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "size": self.size,
+            "parameters": parameters,
+            **{name: value for name, value in known.items() if value},
+        }
 
 
 def open_subject(word: str, size: int | None = None) -> Subject:
@@ -32,10 +43,35 @@ def open_subject(word: str, size: int | None = None) -> Subject:
     Args:
         word: as for `open_classifier`.
         size: side of the pictures; else the model's own.
+
+    Raises:
+        ValueError: the model does not take pictures of that size.
     """
     name, classifier = open_classifier(word)
-    names, digest = class_names(classifier), digest_weights(classifier)
-    return Subject(name, classifier, size or own_size(classifier.model), names, digest)
+    if size is not None:
+        check_size(name, classifier, size)
+    origin = getattr(classifier.model, "origin", None)
+    return Subject(
+        name,
+        classifier,
+        own_size(classifier.model) if size is None else size,
+        class_names(classifier),
+        digest_weights(classifier),
+        name.partition(".")[0] if origin is None else origin["name"],  # timm tells weights apart by a dot
+        layers_of(classifier.model),
+    )
+
+
+@torch.no_grad()
+def check_size(name: str, classifier: nn.Module, size: int) -> None:
+    """A ValueError unless a model takes pictures of that size."""
+    if size < 1:
+        raise ValueError(f"the side of the pictures must be at least 1, got {size}")
+    try:
+        classifier.eval()(torch.zeros(1, 3, size, size))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        own = own_size(classifier.model)
+        raise ValueError(f"{name}, made for {own} pixels, takes no pictures of {size} x {size}: {error}") from error
 
 
 def set_solving(

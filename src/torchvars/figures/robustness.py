@@ -49,8 +49,28 @@ def draw_attacks(results: Sequence[Results], path: Path) -> bool:
     """Accuracy against the radius of the attack, a line for each model and attack. False if none was attacked."""
     from matplotlib.figure import Figure
 
+    measures = {"linf": "largest change of a pixel, of 255", "l2": "root of the sum of squared changes of pixels"}
+    there = {row.condition.split(" ")[0] for result in results for row in result.rows}
+    norms = [norm for norm in measures if norm in there]
+    if not norms:
+        return False
     figure = Figure(layout="constrained")
-    axes = figure.subplots()
+    every = figure.subplots(1, len(norms), sharey=True, squeeze=False)[0]
+    drawn = [_draw_balls(results, norm, axes) for norm, axes in zip(norms, every, strict=True)]
+    for norm, axes in zip(norms, every, strict=True):
+        axes.set_xlabel(measures[norm], fontsize=12)
+        axes.set_ylim(0, 100)
+        axes.grid(color="0.85", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    every[0].set_ylabel("accuracy (%)", fontsize=12)
+    figure.legend(loc="outside lower center", fontsize=9, frameon=False)
+    figure.set_size_inches(6.4 * len(norms), 4.2 + 0.2 * sum(drawn))
+    return _save(figure, path)
+
+
+def _draw_balls(results: Sequence[Results], norm: str, axes) -> int:
+    """The lines of one norm, and how many they are."""
     drawn = 0
     styles = {"pgd": "-", "square": "--", "fgsm": ":", "autoattack": "-."}
     for number, result in enumerate(results):
@@ -58,37 +78,27 @@ def draw_attacks(results: Sequence[Results], path: Path) -> bool:
             rule = benchmark.split(" ")[0]
             if rule not in styles:
                 continue
-            for marker, (effort, points) in zip(cycle(MARKERS), _by_effort(result, benchmark).items()):
+            for marker, (effort, points) in zip(cycle(MARKERS), _by_effort(result, benchmark, norm).items()):
                 radii, values, low, high = np.array(sorted(points)).T
-                label = f"{result.label}, {benchmark}{effort}"
+                label = f"{result.label}, {benchmark}{effort}" + (", l2" if norm == "l2" else "")
                 colour = COLOURS[number % len(COLOURS)]
                 axes.plot(radii, values, styles[rule], color=colour, marker=marker, markersize=4, label=label)
                 axes.fill_between(radii, low, high, color=colour, alpha=0.1, linewidth=0)
                 drawn += 1
-    if not drawn:
-        return False
-    axes.set_xlabel("largest change of a pixel, of 255", fontsize=12)
-    axes.set_ylabel("accuracy (%)", fontsize=12)
-    axes.set_ylim(0, 100)
-    axes.grid(color="0.85", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", fontsize=9, frameon=False)
-    figure.set_size_inches(6.4, 4.2 + 0.2 * drawn)
-    return _save(figure, path)
+    return drawn
 
 
-def _by_effort(result: Results, benchmark: str) -> dict[str, list[tuple[float, float, float, float]]]:
-    """Radius, accuracy and its interval of attacks in the largest norm, by what they say of steps or queries."""
+def _by_effort(result: Results, benchmark: str, norm: str) -> dict[str, list[tuple[float, float, float, float]]]:
+    """Radius, accuracy and its interval of attacks in a norm, by what they say of steps or queries."""
     found = {}
     for row in result.rows:
         if row.benchmark != benchmark or row.metric != "accuracy":
             continue
         if row.condition == "clean":
             radius, effort = 0.0, None
-        elif row.condition.startswith("linf ") and "/255" in row.condition:
-            ball, _, effort = row.condition.removeprefix("linf ").partition("/255")
-            radius = float(ball)
+        elif row.condition.startswith(f"{norm} "):
+            ball, comma, effort = row.condition.removeprefix(f"{norm} ").partition(",")
+            radius, effort = float(ball.removesuffix("/255")), comma + effort
         else:
             continue
         found.setdefault(effort, []).append((radius, row.value, row.low, row.high))

@@ -63,11 +63,7 @@ def save(
         "mean": [round(value, 6) for value in classifier.mean.flatten().tolist()],
         "std": [round(value, 6) for value in classifier.std.flatten().tolist()],
         **({} if classifier.classes is None else {"classes": list(classifier.classes)}),
-        "layers": {
-            name: {"strength": layer.strength, "solver": settings_of(layer.solver)}
-            for name, layer in classifier.model.named_modules()
-            if isinstance(layer, Reconstruction)
-        },
+        "layers": layers_of(classifier.model),
         "sha256": digest(folder / WEIGHTS),
         "torchvars": __version__,
     }
@@ -98,6 +94,15 @@ def load(folder: Path, **changed) -> Classifier:
     model.default_cfg = model.pretrained_cfg
     classes = None if "num_classes" in changed else config.get("classes")
     return Classifier(model, config["mean"], config["std"], classes).eval()
+
+
+def layers_of(model: nn.Module) -> dict[str, dict]:
+    """Strength and solver of the layers that reconstruct, by their names."""
+    return {
+        name: {"strength": layer.strength, "solver": settings_of(layer.solver)}
+        for name, layer in model.named_modules()
+        if isinstance(layer, Reconstruction)
+    }
 
 
 def set_layers(model: nn.Module, layers: dict[str, dict], folder: Path) -> nn.Module:
@@ -218,8 +223,9 @@ def load_released(
     else:
         attention = "softmax"
         heads = heads or [dim // (32 if len(stages) > 1 else 64) for dim in dims]
+    preset = {(384,): "rvt_small", (768,): "rvt_base"}.get(tuple(dims), "rvt_tiny")
     model = create(
-        f"rvt_tiny_{attention}",
+        f"{preset}_{attention}",
         img_size=224 if grid is None else 16 * grid,
         num_classes=len(state["head.bias"]),
         widths=[dim // count for dim, count in zip(dims, heads, strict=True)],

@@ -78,6 +78,7 @@ def corrupt(
         raise ValueError(f"no corruption is called {name!r}: {hint}")
     if severity not in range(1, 6):
         raise ValueError(f"severity must be 1, 2, 3, 4 or 5, got {severity!r}")
+    severity = int(severity)  # NumPy writes its own in another way, and seeds are made of what is written
     if strengths not in STRENGTHS:
         raise ValueError(f"strengths must be one of {', '.join(map(repr, STRENGTHS))}, got {strengths!r}")
     if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape[2:] or not pixels.is_floating_point():

@@ -75,13 +75,12 @@ def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[lis
         ways += [{"solver": "fista", "steps": 50}, {"adapt": 0.5}, {"adapt": 1.0}]
         for way in ways:
             result = solved(name, way, data, folder)
-            accuracies = [result.value("corruptions", "accuracy", each) for each in SMALL.corruptions]
+            conditions = [*SMALL.corruptions, "all"]
             yield [
                 attention,
                 ", ".join(f"{key} {value}" for key, value in way.items()),
                 show(result.value("clean", "accuracy", "clean")),
-                *(f"{each.value:.1f}" for each in accuracies),
-                f"{statistics.mean(each.value for each in accuracies):.1f}",
+                *(show(result.value("corruptions", "accuracy", each)) for each in conditions),
             ]
 
 

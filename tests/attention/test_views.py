@@ -1,6 +1,7 @@
 """What is shown of a model's attentions is what they did."""
 
 import pytest
+import timm
 import torch
 from torch import nn
 
@@ -70,3 +71,9 @@ def test_pictures_are_drawn(tmp_path):
     with pytest.raises(ValueError, match=r"no layer 'blocks.0' reconstructs: there are attn"):
         draw_steps(Middle(), titled, tmp_path / "none.png", layer="blocks.0")
     assert not (tmp_path / "none.png").exists()
+
+
+def test_a_layer_that_does_not_know_its_grid_is_told_of():
+    model = torchvars.convert(timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2), "vars_d")
+    with pytest.raises(ValueError, match=r"blocks.0.attn is given tokens without their grid"):
+        look(model, torch.rand(1, 3, 32, 32))

@@ -57,17 +57,19 @@ def test_what_an_epoch_leaves_out_comes_in_others():
 
 
 @given(count=st.integers(8, 60), repeats=st.integers(1, 5), seed=st.integers(0, 2**62))
-def test_repeats_are_copies_in_a_row_each_with_its_own_chance(count, repeats, seed):
+def test_repeats_are_copies_beside_those_of_another_each_with_its_own_chance(count, repeats, seed):
     order = Order(count, 4, seed, repeats)
     batches = order.epoch(0)
     assert len(batches) == count // 4  # an epoch is as long as without repeats
     drawn = [draw for batch in batches for draw in batch]
-    for first in range(0, len(drawn), repeats):
-        assert len({draw.index for draw in drawn[first : first + repeats]}) == 1
+    for first in range(0, len(drawn), 2 * repeats):
+        assert len({draw.index for draw in drawn[first : first + 2 * repeats]}) <= 2
+    neighbours = zip(drawn[::2], drawn[1::2], strict=True)
+    assert all(one.index != other.index for one, other in neighbours)  # else mixing would be in vain
     copies = Counter(draw.index for draw in drawn)
-    *full, last = copies.values()
+    *full, before, last = copies.values()
     assert set(full) <= {repeats}
-    assert last <= repeats
+    assert max(before, last) <= repeats
     assert len({draw.seed for draw in drawn}) == len(drawn)
 
 

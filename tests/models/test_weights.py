@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import torchvars
 from torchvars.attention import ATTENTIONS
-from torchvars.models.weights import card, read_config, save
+from torchvars.models.weights import card, load, read_config, save
 from torchvars.sparse import FISTA, SOLVERS, Equilibrium, LearnedISTA, NeuralDynamics, SpaRSA, settings_of, solver_from
 
 DATA = Path(__file__).parent.parent / "data"
@@ -298,3 +298,40 @@ def test_a_model_that_timm_made_is_saved_like_any_other(tmp_path):
     pixels = torch.rand(1, 3, 112, 112)
     again = torchvars.Classifier.from_pretrained(tmp_path)
     torch.testing.assert_close(again(pixels), classifier(pixels), rtol=0, atol=0)
+
+
+def test_options_of_the_attention_change_one_by_one(tmp_path):
+    """Those that are not given stay as they were saved, and those that are given hold."""
+    model = small(attention_options={"centered": True})
+    for block in model.blocks:
+        block.attn.strength, block.attn.solver = 0.7, SpaRSA(5)
+    torchvars.Classifier(model).save_pretrained(tmp_path)
+
+    def layer(**options):
+        return load(tmp_path, attention_options=options).model.blocks[1].attn
+
+    for changed, strength, solver in (
+        ({"strength": 0.9}, 0.9, SpaRSA(5)),
+        ({"solver": FISTA(50)}, 0.7, FISTA(50)),
+        ({"strength": 0.9, "solver": FISTA(50)}, 0.9, FISTA(50)),
+    ):
+        found = layer(**changed)
+        assert (found.strength, settings_of(found.solver)) == (strength, settings_of(solver))
+        assert found.dictionary.centered
+    assert not layer(centered=False).dictionary.centered
+
+
+def test_a_new_head_is_saved_with_its_classes(tmp_path):
+    model = small()
+    model.reset_classifier(7)
+    torchvars.Classifier(model).save_pretrained(tmp_path)
+    again = torchvars.Classifier.from_pretrained(tmp_path)
+    pixels = torch.rand(1, 3, 32, 32)
+    torch.testing.assert_close(again(pixels), torchvars.Classifier(model).eval()(pixels))
+    assert again(pixels).shape == (1, 7)
+
+
+@pytest.mark.parametrize("name", ["runs/mistyped", "several/folders/mistyped"])
+def test_a_folder_that_is_not_there_is_named(name):
+    with pytest.raises(ValueError, match=f"no folder {name} here, nor could it be had from the hub"):
+        torchvars.Classifier.from_pretrained(name)

@@ -396,6 +396,48 @@ def test_weights_to_begin_with_keep_the_options_that_are_not_changed(pictures, t
     assert built.blocks[0].attn.dictionary.centered
 
 
+def test_weights_to_begin_with_are_of_the_same_model(tmp_path):
+    """Also by a name that ships; and the head is new unless the classes are the same."""
+    classes = ["cat", "dog"]
+    options = {"img_size": 16, "patch_size": 4, "num_classes": 2}
+    saved = torchvars.Classifier(torchvars.create("deit_micro_vars_d", **options), classes=classes)
+    saved.save_pretrained(tmp_path / "saved")
+    begun = replace(RECIPE, initial=str(tmp_path / "saved"))
+    same, other = (loop.build(begun, Named(each)).model for each in (classes, ["blue", "red"]))
+    assert torch.equal(same.head.weight, saved.model.head.weight)
+    assert not torch.equal(other.head.weight, saved.model.head.weight)
+    assert torch.equal(other.blocks[0].attn.value.weight, saved.model.blocks[0].attn.value.weight)
+    with pytest.raises(ValueError, match=r"saved are of deit_micro_vars_d, and the recipe is for deit_micro_softmax"):
+        loop.build(replace(begun, model="deit_micro_softmax"), Named(classes))
+    ships = replace(RECIPE, model="rvt_micro_softmax", initial="rvt_micro_softmax.cifar10", img_size=32)
+    built, known = (
+        loop.build(ships, Named(classes)).model,
+        torchvars.create("rvt_micro_softmax.cifar10", pretrained=True),
+    )
+    assert torch.equal(built.blocks[0].attn.qkv.weight, known.blocks[0].attn.qkv.weight)
+
+
+def test_words_for_models_mean_the_same_from_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "weights.pth").touch()
+    monkeypatch.chdir(tmp_path)
+    words = {
+        None: None,
+        "saved": f"{tmp_path}/saved",
+        "weights.pth": f"{tmp_path}/weights.pth",
+        "timm:resnet50": "timm:resnet50",
+        "timm:resnet50:weights.pth": f"timm:resnet50:{tmp_path}/weights.pth",
+        "rvt_micro_softmax.cifar10": "rvt_micro_softmax.cifar10",
+    }
+    assert {word: loop.from_anywhere(word) for word in words} == words
+
+
+@pytest.mark.parametrize(("name", "value"), [("workers", -1), ("checkpoint_every", 0), ("max_steps", 0)])
+def test_settings_that_make_no_sense_are_refused(name, value, tmp_path):
+    with pytest.raises(ValueError, match=f"{name} must be at least {value + 1}, got {value}"):
+        settings(tmp_path, tmp_path / "run", **{name: value})
+
+
 def test_a_folder_that_cannot_be_written_is_told_of_before_the_first_step(pictures, tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
     begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(tmp_path / "file" / "run")]

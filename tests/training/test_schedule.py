@@ -128,3 +128,10 @@ def test_imagenet_is_trained_as_the_paper_says():
 def test_impossible_recipes_are_refused(changed, message):
     with pytest.raises(ValueError, match=message):
         find_recipe("cifar10_rvt_micro_vars_d", **changed)
+
+
+def test_the_rates_for_imagenet_are_those_of_the_paper():
+    recipe = find_recipe("imagenet_rvt_tiny_vars_d")
+    steps = 1251
+    rates = [learning_rate(recipe, epoch * steps, steps) for epoch in (0, 5, 290, 299)]
+    assert rates == pytest.approx([1e-6, 1e-3, 1e-5, 1e-5])

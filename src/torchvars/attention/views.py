@@ -23,6 +23,9 @@ def look(model: nn.Module, pixels: Tensor) -> Views:
     """Sparsity and energy of every attention on a few pictures, in evaluation mode.
 
     The energy is that of the reconstruction, or of the output where nothing is reconstructed.
+
+    Raises:
+        ValueError: a layer does not know the grid of its tokens, as in a converted model of timm.
     """
     outputs = {}
 
@@ -43,6 +46,11 @@ def look(model: nn.Module, pixels: Tensor) -> Views:
         model.train(training)
         for hook in hooks:
             hook.remove()
+    if missing := [name for name in layers if name not in outputs]:
+        raise ValueError(
+            f"{missing[0]} is given tokens without their grid, so that there is nothing to draw: take a model of "
+            "torchvars.create, whose layers pass on (batch, H, W, dim)"
+        )
     steps = {}
     for name, layer in layers.items():
         codes = attentions[name].solver.trajectory(layer.problem)

@@ -32,8 +32,9 @@ class Order:
         count: pictures.
         batch: of one process.
         seed: of the whole run.
-        repeats: copies of a picture in a row, each changed by chance in its own way (repeated augmentation). An epoch
-            has as many batches as without, and goes through a share of the pictures.
+        repeats: copies of a picture, each changed by chance in its own way (repeated augmentation). They come in turn
+            with those of another picture, so that neighbours, which are mixed with each other, are never copies of
+            one. An epoch has as many batches as without, and goes through a share of the pictures.
         rank, world: this process, and how many there are.
     """
 
@@ -69,9 +70,13 @@ class Order:
             for step in range(max(start - begin, 0), min(stop - begin, self.steps)):
                 first = (step * self.world + self.rank) * self.batch
                 yield [
-                    Draw(int(shuffled[place // self.repeats]), derive_seed(self.seed, "picture", epoch, place))
+                    Draw(int(shuffled[self._number(place)]), derive_seed(self.seed, "picture", epoch, place))
                     for place in range(first, first + self.batch)
                 ]
+
+    def _number(self, place: int) -> int:
+        """Which picture of the shuffled ones is at a place: two in turn, until both have all their copies."""
+        return 2 * (place // (2 * self.repeats)) + place % 2
 
     def epoch(self, number: int) -> list[list[Draw]]:
         """The batches of this process in an epoch."""

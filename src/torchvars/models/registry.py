@@ -58,7 +58,8 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
         return _build(name=architecture, pretrained_cfg=tag or None, **options)
     folder = find_embedded(name)
     if options.keys() & {"in_chans", "features_only"}:  # timm knows how to fit weights to these
-        return _build(pretrained=True, name=architecture, pretrained_cfg=folder.name.partition(".")[2], **options)
+        trained_on = folder.name.partition(".")[2]
+        return _build(pretrained=True, name=architecture, pretrained_cfg=trained_on, **options).eval()
     from .weights import load  # which builds models by their names
 
     return load(folder, **options).model
@@ -81,12 +82,12 @@ def _build(
     kind, arguments = BACKBONES[backbone]
     constructor = kind
     if isinstance(pretrained_cfg, str) or (pretrained and not pretrained_cfg and not pretrained_cfg_overlay):
-        from .weights import read_config, set_layers  # which build models by their names
+        from .weights import merged, read_config, set_layers  # which build models by their names
 
         folder = find_embedded(f"{name}.{pretrained_cfg}" if pretrained_cfg else name)
         config = read_config(folder)
-        options = {**config["options"], **options}
-        constructor = lambda **given: set_layers(kind(**given), config.get("layers", {}), folder)  # noqa: E731
+        changed, options = options, merged(config["options"], options)
+        constructor = lambda **given: set_layers(kind(**given), config, folder, changed)  # noqa: E731
     elif not pretrained and not pretrained_cfg:
         pretrained_cfg = _cfg(name)  # not that of the weights which timm would take for it
     model = build_model_with_cfg(

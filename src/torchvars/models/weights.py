@@ -55,6 +55,9 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
     options = dict(origin["options"])
+    model = classifier.model
+    if model.num_classes != options.get("num_classes", model.default_cfg["num_classes"]):  # by reset_classifier
+        options["num_classes"] = model.num_classes
     if options.get("attention_options"):  # the solvers are written below, as they are now
         options["attention_options"] = {k: v for k, v in options["attention_options"].items() if k != "solver"}
     config = {
@@ -76,19 +79,20 @@ def load(folder: Path, **changed) -> Classifier:
     """The classifier of a folder, in evaluation mode; nothing is returned unless all of it fits.
 
     Args:
-        changed: options of the model that replace those it was saved with; with other `num_classes` the head is new.
+        changed: options of the model that replace those it was saved with, of `attention_options` each by itself; with
+            other `num_classes` the head is new.
     """
     config = read_config(folder)
     state = _read_safetensors(folder / WEIGHTS)
     found = digest(folder / WEIGHTS)
     if config.get("sha256") not in (None, found):
         raise ValueError(f"{folder / WEIGHTS} is not the file that {CONFIG} was written for: its sha256 is {found}")
-    model = create(config["architecture"], **{**config["options"], **changed})
+    model = create(config["architecture"], **merged(config["options"], changed))
     head = state.get("head.weight")
     if "num_classes" in changed and head is not None and len(head) != model.num_classes:
         state = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
         state |= {f"head.{name}": tensor for name, tensor in model.head.state_dict().items()}
-    set_layers(model, config.get("layers", {}), folder)
+    set_layers(model, config, folder, changed)
     _load_whole(model, state, folder / WEIGHTS)
     model.pretrained_cfg = {**model.pretrained_cfg, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
     model.default_cfg = model.pretrained_cfg
@@ -105,13 +109,28 @@ def layers_of(model: nn.Module) -> dict[str, dict]:
     }
 
 
-def set_layers(model: nn.Module, layers: dict[str, dict], folder: Path) -> nn.Module:
-    """Lets the layers of a model that reconstruct solve as those did that were saved in a folder."""
+def merged(options: dict, changed: dict) -> dict:
+    """Options of a model with some of them changed; of those of its attention, too, only some need be given."""
+    together = {**options, **changed}
+    if changed.get("attention_options"):
+        together["attention_options"] = {**(options.get("attention_options") or {}), **changed["attention_options"]}
+    return together
+
+
+def set_layers(model: nn.Module, config: dict, folder: Path, changed: dict) -> nn.Module:
+    """Lets the layers of a model that reconstruct solve as those did that were saved in a folder.
+
+    Strength and solver stay as they are if they were changed, by `attention_options`.
+    """
+    told = changed.get("attention_options") or {}
     found = {name: layer for name, layer in model.named_modules() if isinstance(layer, Reconstruction)}
-    for name, settings in layers.items():
+    for name, settings in config.get("layers", {}).items():
         if name not in found:
             raise ValueError(f"{folder / CONFIG} does not fit the model: it has no layer {name} that reconstructs")
-        found[name].strength, found[name].solver = settings["strength"], solver_from(settings["solver"])
+        if "strength" not in told:
+            found[name].strength = settings["strength"]
+        if "solver" not in told:
+            found[name].solver = solver_from(settings["solver"])
     return model
 
 
@@ -124,7 +143,10 @@ def resolve(name: str | Path, **options) -> Path:
             return find_embedded(str(name))
         except ValueError as error:
             raise ValueError(f"no folder {name}, nor an owner before it, as names on the hub have: {error}") from error
-    files = [hf_hub_download(str(name), file, **options) for file in (CONFIG, WEIGHTS)]
+    try:
+        files = [hf_hub_download(str(name), file, **options) for file in (CONFIG, WEIGHTS)]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"no folder {name} here, nor could it be had from the hub: {error}") from error
     return Path(files[0]).parent
 
 

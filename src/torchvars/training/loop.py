@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -66,6 +66,12 @@ class Settings:
     unreadable_share: float = 0.01
     """Of the pictures; with more that cannot be read the run stops."""
 
+    def __post_init__(self):
+        least = {"workers": 0, "checkpoint_every": 1, "max_steps": 1}
+        for name, number in least.items():
+            if getattr(self, name) is not None and getattr(self, name) < number:
+                raise ValueError(f"{name} must be at least {number}, got {getattr(self, name)}")
+
 
 @dataclass
 class Progress:
@@ -102,7 +108,8 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     checkpoints = Checkpoints(settings.output / "checkpoints", settings.keep_every)
     folder = RunFolder(settings.output)
     if not resume and accelerator.is_main_process:  # only now: what is wrong with the call leaves no run behind
-        folder.begin(recipe, {**asdict(settings), "data": absolute(settings.data), "output": str(settings.output)})
+        kept = replace(recipe, **{name: from_anywhere(getattr(recipe, name)) for name in ("initial", "teacher")})
+        folder.begin(kept, {**asdict(settings), "data": absolute(settings.data), "output": str(settings.output)})
     latest = checkpoints.latest() if resume else None
     tensors, facts = ({}, {}) if latest is None else checkpoints.read(latest)
     if latest is not None:
@@ -123,6 +130,8 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     progress = Progress(**facts.get("progress", {}))
     if latest is not None:
         restore_optimizer(model, optimizer, tensors["optimizer"], facts["optimizer"])
+        if accelerator.scaler is not None and "scaler" in facts:
+            accelerator.scaler.load_state_dict(facts["scaler"])
         if average is not None:
             average.load(tensors["average"])
 
@@ -151,8 +160,11 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
         tensors = {"model": whole_state(classifier), "optimizer": of_optimizer}
         if average is not None:
             tensors["average"] = {name: whole(weight) for name, weight in average.weights.items()}
+        facts = {"progress": asdict(progress), "optimizer": values}
+        if accelerator.scaler is not None:  # of gradients in half precision
+            facts["scaler"] = accelerator.scaler.state_dict()
         if accelerator.is_main_process:
-            checkpoints.write(progress.step, tensors, {"progress": asdict(progress), "optimizer": values}, best=best)
+            checkpoints.write(progress.step, tensors, facts, best=best)
         accelerator.wait_for_everyone()
 
     report = Report(settings.output, progress.step, last, recipe.epochs) if accelerator.is_main_process else None
@@ -344,6 +356,14 @@ def open_split(data: str, split: str, recipe: Recipe) -> Source:
     return open_source(data, split)
 
 
+def from_anywhere(word: str | None) -> str | None:
+    """A word for a model that means the same in whatever folder one is, also if it names a file or a folder."""
+    name, _, path = ("", "", word) if word is None or not word.startswith("timm:") else word.rpartition(":")
+    if not path or not Path(path).exists():
+        return word
+    return f"{name}:{Path(path).resolve()}" if name else str(Path(path).resolve())
+
+
 def check_classes(pictures: Source, held_out: Source) -> None:
     """A ValueError unless both have the same classes, two at least."""
     if pictures.classes != held_out.classes:
@@ -365,13 +385,12 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
     if recipe.patch_size is not None:
         options["patch_size"] = recipe.patch_size
     if recipe.attention_options:
-        saved = {} if recipe.initial is None else stored.read_config(Path(recipe.initial))["options"]
-        options["attention_options"] = {**(saved.get("attention_options") or {}), **recipe.options_of_attention()}
+        options["attention_options"] = recipe.options_of_attention()
     try:
         if recipe.initial is None:
             classifier = Classifier(create(recipe.model, **options))
         else:
-            classifier = stored.load(Path(recipe.initial), **options)
+            classifier = build_from(stored.resolve(recipe.initial), recipe, pictures, options)
     except TypeError as error:
         raise ValueError(f"{recipe.model} takes no {' '.join(recipe.attention_options)}: {error}") from error
     classifier.classes = tuple(pictures.classes)
@@ -387,6 +406,20 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
                 setattr(layer.solver, name, getattr(recipe, name))
         if recipe.strength is not None:
             layer.strength = recipe.strength
+    return classifier
+
+
+def build_from(folder: Path, recipe: Recipe, pictures: Source, options: dict) -> Classifier:
+    """A model with weights to begin with; its head is new if these were of other classes."""
+    config = stored.read_config(folder)
+    if config["architecture"] != recipe.model:
+        raise ValueError(
+            f"the weights of {folder} are of {config['architecture']}, and the recipe is for {recipe.model}: take the "
+            "recipe of that model"
+        )
+    classifier = stored.load(folder, **options)
+    if config.get("classes", list(pictures.classes)) != list(pictures.classes):
+        classifier.model.reset_classifier(len(pictures.classes))
     return classifier
 
 

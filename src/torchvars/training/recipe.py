@@ -47,16 +47,16 @@ class Recipe:
     drop_path: float = 0.1
     """Probability with which a residual branch is left out, at the last block; it grows from zero at the first."""
     initial: str | None = None
-    """Folder of weights to begin with; a head for other classes is made anew."""
+    """Weights to begin with, of the same model: a folder, or a name that ships; a head for other classes is new."""
 
     learning_rate: float = 5e-4
     """Peak, for 512 pictures a step; it is scaled with the batch."""
     warmup_epochs: float = 5
     """Over which the learning rate rises."""
     warmup_learning_rate: float = 1e-6
-    """Where it rises from."""
+    """Where it rises from; scaled in the same way."""
     final_learning_rate: float = 1e-5
-    """Where it falls to, along a cosine."""
+    """Where it falls to, along a cosine; scaled in the same way."""
     cooldown_epochs: float = 0
     """At the end, with the final learning rate."""
     weight_decay: float = 0.05
@@ -81,7 +81,7 @@ class Recipe:
     erase: float = 0.25
     """Probability with which a rectangle is replaced by noise."""
     repeats: int = 1
-    """Copies of a picture in a row, each changed in its own way (repeated augmentation)."""
+    """Copies of a picture, each changed in its own way (repeated augmentation)."""
     mixup: float = 0.8
     """Parameter of the beta distribution by which two pictures are blended; 0: never."""
     cutmix: float = 1.0
@@ -133,7 +133,17 @@ class Recipe:
 
 def imagenet(model: str) -> Recipe:
     """ImageNet as RVT and the paper train on it."""
-    return Recipe(model, img_size=224, epochs=300, batch=1024, cooldown_epochs=10, repeats=3, patches=0.1)
+    return Recipe(
+        model,
+        img_size=224,
+        epochs=300,
+        batch=1024,
+        warmup_learning_rate=5e-7,  # 1e-6 with this batch, as there, where only the peak is scaled
+        final_learning_rate=5e-6,
+        cooldown_epochs=10,
+        repeats=3,
+        patches=0.1,
+    )
 
 
 def imagenette(model: str) -> Recipe:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
 from torchvars.attention import Dynamic, Performer, PositiveFeatures, Reconstruction, Static, StaticDynamic, create
-from torchvars.sparse import FISTA, ISTA, Convolution, Dense, NeuralDynamics, SparseCoding, plain
+from torchvars.sparse import FISTA, ISTA, Convolution, Dense, NeuralDynamics, SparseCoding, plain, settings_of
 
 DIM, HEADS, GRID = 24, 3, (4, 6)
 
@@ -353,3 +353,12 @@ def test_released_templates_are_resampled_on_another_grid():
 def test_solver_argument_is_used():
     solver = ISTA(9, start="zero")
     assert create("vars_s", DIM, heads=HEADS, grid=GRID, solver=solver).solver is solver
+
+
+def test_solvers_may_be_named():
+    assert settings_of(create("vars_d", DIM, heads=HEADS, solver="fista").solver) == settings_of(FISTA())
+    for wrong in (FISTA, 3):
+        with pytest.raises(ValueError, match=r"solver must be an object such as FISTA.*, or one of ista, fista"):
+            create("vars_d", DIM, heads=HEADS, solver=wrong)
+    with pytest.raises(ValueError, match="no solver named 'newton': there are ista"):
+        create("vars_d", DIM, heads=HEADS, solver="newton")

@@ -132,3 +132,12 @@ def test_released_s_follows_its_filters_in_training_only():
     for _ in range(100):
         module.train()(x)
     torch.testing.assert_close(module.dictionary.bound, 4 * before, rtol=1e-3, atol=0)
+
+
+def test_the_released_s_learns_in_half_precision():
+    layer = create("vars_s_released", 8, heads=2, grid=(4, 4)).bfloat16().train()
+    before = layer.dictionary.bound.clone()
+    with torch.no_grad():
+        layer.dictionary.kernel *= 2
+    layer(torch.randn(2, 16, 8).bfloat16(), (4, 4)).float().square().sum().backward()
+    assert (layer.dictionary.bound > before).all()

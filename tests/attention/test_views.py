@@ -77,3 +77,11 @@ def test_a_layer_that_does_not_know_its_grid_is_told_of():
     model = torchvars.convert(timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2), "vars_d")
     with pytest.raises(ValueError, match=r"blocks.0.attn is given tokens without their grid"):
         look(model, torch.rand(1, 3, 32, 32))
+
+
+def test_looking_leaves_every_part_in_its_mode():
+    model = torchvars.create("rvt_micro_vars_d", img_size=32).train()
+    model.patch_embed.eval()
+    look(model, torch.rand(1, 3, 32, 32))
+    assert model.training
+    assert not any(part.training for part in model.patch_embed.modules())

@@ -10,7 +10,7 @@ from torch import nn
 
 import torchvars
 from torchvars.attention import ATTENTIONS, Reconstruction, create
-from torchvars.sparse import FISTA, SOLVERS, Equilibrium
+from torchvars.sparse import FISTA, ISTA, SOLVERS, Equilibrium
 
 DIM, HEADS, GRID, BATCH = 24, 3, (4, 6), 2
 TOKENS = GRID[0] * GRID[1]
@@ -359,3 +359,35 @@ def test_a_layer_of_the_papers_size_solves_its_lasso(name):
         expected = torch.from_numpy(model.predict(torch.stack(atoms, dim=1).numpy()))
         reconstruction = problem.operator.synthesize(code)[0, head, :, channel]
         torch.testing.assert_close(reconstruction.detach(), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in VARS if "released" not in name])
+@pytest.mark.parametrize("steps", [3, 12])
+def test_the_gradient_at_an_equilibrium_that_is_not_one_yet_stays_in_bounds(name, steps):
+    """Filters make more atoms than positions: those in use depend on each other, and their Gram matrix is singular."""
+    largest = []
+    for solver in (ISTA(steps), Equilibrium(ISTA(steps))):
+        torch.manual_seed(0)
+        module, x = build(name, torch.float32, solver=solver), tokens(dtype=torch.float32).requires_grad_()
+        module(x, GRID).square().sum().backward()
+        gradients = [x.grad, *(parameter.grad for parameter in module.parameters() if parameter.grad is not None)]
+        largest.append(max(gradient.abs().max().item() for gradient in gradients))
+    assert largest[1] < 10 * largest[0]
+
+
+def test_hooks_run_once(name):
+    module, seen = build(name), []
+    module.register_forward_hook(lambda _, tokens, output: seen.append(output.shape) or output / 2)
+    x = tokens()
+    on_grid = module(x.unflatten(1, GRID))
+    assert seen == [(BATCH, *GRID, DIM)]
+    torch.testing.assert_close(on_grid.flatten(1, 2), module(x, GRID), rtol=0, atol=1e-9)
+
+
+def test_no_pictures_are_no_trouble(name):
+    assert build(name)(tokens(0), GRID).shape == (0, TOKENS, DIM)
+
+
+def test_a_grid_that_is_none_is_refused(name):
+    with pytest.raises(ValueError, match=r"grid must be \(height, width\) in tokens, got 4"):
+        build(name)(tokens(), 4)

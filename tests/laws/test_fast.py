@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from torchvars.attention import ATTENTIONS, create
+from torchvars.attention.features import PositiveFeatures
 from torchvars.sparse import (
     FISTA,
     ISTA,
@@ -246,3 +247,38 @@ def test_what_is_kept_for_the_backward_pass():
 
     assert kept(ISTA(12)) > 3 * kept(ISTA(3))
     assert kept(Equilibrium(ISTA(12))) <= 1.1 * kept(Equilibrium(ISTA(3)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_signals_with_their_channels_first(kind, form, monkeypatch):
+    """In memory, that is."""
+    monkeypatch.setattr(fourier, "LONGEST_PRODUCTS", FORMS[form])
+    *parameters, signal = tensors(kind, 2, 2, (3, 4), 2, 0)
+    turned = signal.mT.contiguous().mT
+    outputs = [
+        reconstruct(SparseCoding(operator(kind, (3, 4), *parameters), each, 0.1), ISTA(3)) for each in (signal, turned)
+    ]
+    torch.testing.assert_close(*outputs)
+
+
+def test_filters_of_their_own_for_each_of_a_batch():
+    *_, bank, signal = tensors("convolution", 2, 2, (3, 4), 2, 0)
+    banks = torch.stack([bank, 2 * bank])
+    problem = SparseCoding(Convolution(banks, (3, 4)), signal, 0.1)
+    with plain():
+        expected = reconstruct(problem, ISTA(3))
+    torch.testing.assert_close(reconstruct(problem, ISTA(3)), expected)
+    alone = reconstruct(SparseCoding(Convolution(bank, (3, 4)), signal[:1], 0.1), ISTA(3))
+    torch.testing.assert_close(expected[:1], alone)
+
+
+def test_features_keep_their_precision_when_differentiated_under_autocast():
+    features = PositiveFeatures(8, heads=2, count=6)
+    queries = torch.randn(2, 2, 9, 8, requires_grad=True)
+    atoms, gradients = features.atoms(queries), []
+    upstream = torch.randn_like(atoms)
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            gradients += torch.autograd.grad(atoms, queries, upstream, retain_graph=True)
+    torch.testing.assert_close(*gradients)

@@ -64,7 +64,9 @@ def test_reset_classifier(model):
     model.reset_classifier(7)
     assert model.num_classes == 7
     assert model(x).shape == (2, 7)
-    model.reset_classifier(0)
+    model.bfloat16().reset_classifier(3)
+    assert model(x.bfloat16()).dtype == torch.bfloat16
+    model.float().reset_classifier(0)
     assert model(x).shape == (2, model.num_features)
     model.reset_classifier(0, "")
     torch.testing.assert_close(model(x).flatten(1, -2), model.fc_norm(model.forward_features(x)).flatten(1, -2))
@@ -235,6 +237,37 @@ def test_classifier_normalises_by_the_models_own_figures():
     assert default.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
     with pytest.raises(ValueError, match="one positive deviation for each channel"):
         torchvars.Classifier(model, (0.5, 0.5, 0.5), (0.0, 0.5, 0.5))
+    with pytest.raises(ValueError, match=r"pixels must be floating and in \[0, 1\], got torch.uint8: divide by 255"):
+        default((255 * pixels).to(torch.uint8))
+
+
+def test_a_classifier_of_grey_pictures_has_to_be_told_their_mean():
+    model = torchvars.create("rvt_micro_vars_d", img_size=32, in_chans=1).eval()
+    with pytest.raises(ValueError, match="the model takes 1 channels, and there are means of 3: pass mean and std"):
+        torchvars.Classifier(model)
+    pixels = torch.rand(2, 1, 32, 32)
+    torch.testing.assert_close(torchvars.Classifier(model, [0.5], [0.25])(pixels), model((pixels - 0.5) / 0.25))
+
+
+def test_options_of_timm_act_or_are_refused():
+    def build(**options):
+        return torchvars.create("deit_micro_vars_d", img_size=32, **options)
+
+    assert build().blocks[0].attn.value.bias is not None
+    assert build(qkv_bias=False).blocks[0].attn.value.bias is None
+    for options in ({"attn_drop_rate": 0.1}, {"qk_norm": True}, {"reg_tokens": 4}, {"patch_drop_rate": 0.5}):
+        (option,) = options
+        with pytest.raises(ValueError, match=f"{option} is of timm's attention or tokens, and has no meaning here"):
+            build(**options)
+    with pytest.raises(ValueError, match=r"widths, heads and depths say it for each stage, got .* and \(1, 1, 1\)"):
+        torchvars.create("rvt_tiny_vars_d", depths=(1, 1, 1))
+
+
+def test_batch_norms_of_the_released_s_can_be_synchronised():
+    model = torchvars.create("rvt_micro_vars_s_released", img_size=32)
+    images = torch.randn(2, 3, 32, 32)
+    expected = model.eval()(images)
+    torch.testing.assert_close(torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).eval()(images), expected)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import io
 import warnings
 
 import pytest
+import timm
 import torch
 from timm.layers import Attention as TimmAttention
 from timm.models.vision_transformer import VisionTransformer
@@ -455,3 +456,10 @@ def test_filters_in_every_layer_of_a_model_that_reads_its_class_token_are_warned
         warnings.simplefilter("error")
         convert(timm_vit(), "vars_s", layers=[0])
         convert(timm_vit(), "vars_d")
+
+
+def test_filters_need_to_know_which_tokens_are_patches():
+    model = timm.create_model("pit_ti_224")
+    with pytest.raises(ValueError, match="vars_s has to know which tokens lie on the grid"):
+        convert(model, "vars_s", layers=[0])
+    convert(model, "vars_d", layers=[0])

@@ -1,5 +1,7 @@
 """What is exported gives the model's logits."""
 
+import sys
+
 import pytest
 import torch
 
@@ -72,6 +74,30 @@ def test_a_failed_export_leaves_the_old_file(tmp_path):
         export(classifier, path, "onnx")
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_model_in_another_precision_is_written_in_single(tmp_path):
+    classifier = build("rvt_micro", "vars_d").double()
+    assert export(classifier, tmp_path / "model.pt2", "pt2") < 1e-4
+    assert next(classifier.parameters()).dtype == torch.float64
+
+
+def test_command_exports_the_weights_that_ship(tmp_path, capsys):
+    main(["export", "rvt_micro_softmax.cifar10", "--format=pt2", "--output", str(tmp_path / "trained.pt2")])
+    assert "not trained" not in capsys.readouterr().out
+    pixels = torch.rand(2, 3, 32, 32)
+    expected = torchvars.Classifier.from_pretrained("rvt_micro_softmax.cifar10")(pixels)
+    torch.testing.assert_close(torch.export.load(tmp_path / "trained.pt2").module()(pixels), expected)
+
+
+def test_command_says_that_a_model_is_not_trained_and_what_is_not_installed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(SystemExit):
+        main(["export", "rvt_micro_softmax", "--num-classes=4", "--output", str(tmp_path / "model.onnx")])
+    said = capsys.readouterr()
+    assert "rvt_micro_softmax is not trained: give a folder of weights" in said.out
+    assert 'exporting needs onnxruntime: pip install "torchvars[export]"' in said.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_command_exports_a_folder_and_names_what_is_wrong(tmp_path, capsys):

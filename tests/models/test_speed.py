@@ -266,3 +266,9 @@ def test_compiled_layers_stand_beside_eager_softmax():
     rows = speed.measure_compiled(["vars_d"], (16, 1), rounds=1)
     assert [row.contestant for row in rows] == ["softmax", "softmax, compiled", "vars_d, compiled"]
     assert rows[0].forward_ratio == 1
+
+
+def test_a_device_that_is_not_there_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["benchmark", "--device", "meta9", "--rounds=1"])
+    assert "--device meta9 is not there" in capsys.readouterr().err

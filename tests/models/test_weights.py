@@ -335,3 +335,34 @@ def test_a_new_head_is_saved_with_its_classes(tmp_path):
 def test_a_folder_that_is_not_there_is_named(name):
     with pytest.raises(ValueError, match=f"no folder {name} here, nor could it be had from the hub"):
         torchvars.Classifier.from_pretrained(name)
+
+
+def test_a_solver_that_learned_fewer_steps_than_it_takes(tmp_path):
+    model = small(attention_options={"solver": LearnedISTA(3)})
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.solver.step += 0.5
+            block.attn.solver.steps = 5
+    model.blocks[1].attn.solver = model.blocks[0].attn.solver  # and it may be shared
+    classifier = torchvars.Classifier(model).eval()
+    classifier.save_pretrained(tmp_path)
+    again = torchvars.Classifier.from_pretrained(tmp_path)
+    assert again.model.blocks[0].attn.solver.steps == 5
+    pixels = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(again(pixels), classifier(pixels))
+
+
+def test_what_cannot_be_saved_leaves_what_is_there_alone(tmp_path):
+    class Mine(FISTA):
+        pass
+
+    classifier = torchvars.Classifier(small()).eval()
+    classifier.save_pretrained(tmp_path)
+    pixels = torch.rand(2, 3, 32, 32)
+    before = classifier(pixels)
+    classifier.model.blocks[0].attn.solver = Mine()
+    with torch.no_grad():
+        classifier.model.head.bias += 1
+    with pytest.raises(ValueError, match="Mine is not in SOLVERS"):
+        classifier.save_pretrained(tmp_path)
+    torch.testing.assert_close(torchvars.Classifier.from_pretrained(tmp_path)(pixels), before)

@@ -34,6 +34,6 @@ class Attention(nn.Module, ABC):
             raise ValueError(f"{type(self).__name__} mixes all tokens: attn_mask must be None and is_causal False")
         if tokens.ndim == 4:
             grid = tuple(tokens.shape[1:3])
-            return self(tokens.flatten(1, 2), grid).unflatten(1, grid)
+            return self.forward(tokens.flatten(1, 2), grid).unflatten(1, grid)  # not self(...): hooks run once
         check_tokens(tokens, self.dim, grid)
         return self.mix(tokens, grid)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..sparse import fast
+from ..sparse.precision import precisely
 from .tokens import precise
 
 
@@ -86,6 +87,7 @@ class _UnitFeatures(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @precisely
     def backward(ctx, upstream: Tensor):
         queries, directions, atoms = ctx.saved_tensors
         along = (upstream * atoms).sum(-2, keepdim=True)  # a column of unit length can only turn

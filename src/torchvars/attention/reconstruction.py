@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from ..sparse import Solver, SparseCoding, reconstruct, soft
+from ..sparse import SOLVERS, Solver, SparseCoding, reconstruct, soft, solver_from
 from ..sparse.precision import outside_autocast
 from ..sparse.problem import check_strength
 from .base import Attention
@@ -25,7 +25,7 @@ class Reconstruction(Attention):
         dim: width of the tokens.
         heads: number of heads; each has its own dictionary.
         dictionary: (tokens, grid) -> Operator on signals (batch, heads, N, dim / heads).
-        solver: how the problem is solved, and by its class how it is differentiated.
+        solver: how the problem is solved, and by its class how it is differentiated; also a name of SOLVERS.
         strength: the paper's lambda.
         bias: of the value projection.
     """
@@ -34,9 +34,22 @@ class Reconstruction(Attention):
     observer: Callable[[SparseCoding, Tensor, Tensor], None] | None = None  # set by `inspect`
 
     def __init__(
-        self, dim: int, heads: int, dictionary: nn.Module, solver: Solver, strength: float = 0.3, *, bias: bool = True
+        self,
+        dim: int,
+        heads: int,
+        dictionary: nn.Module,
+        solver: Solver | str,
+        strength: float = 0.3,
+        *,
+        bias: bool = True,
     ):
         super().__init__(dim, heads)
+        if isinstance(solver, str):
+            solver = solver_from({"name": solver})
+        if not isinstance(solver, Solver):
+            raise ValueError(
+                f"solver must be an object such as FISTA(steps=3), or one of {', '.join(SOLVERS)}, got {solver}"
+            )
         self.value = nn.Linear(dim, dim, bias=bias)
         self.dictionary = dictionary
         self.solver = solver

@@ -36,7 +36,7 @@ def vars_s(
     *,
     filters: int = 5,
     size: Grid | None = None,
-    solver: Solver | None = None,
+    solver: Solver | str | None = None,
     strength: float = 0.3,
     bias: bool = True,
 ) -> Reconstruction:
@@ -54,7 +54,7 @@ def vars_d(
     orthogonal: bool = True,
     normalize: bool = False,
     centered: bool = False,
-    solver: Solver | None = None,
+    solver: Solver | str | None = None,
     strength: float = 0.3,
     bias: bool = True,
 ) -> Reconstruction:
@@ -76,7 +76,7 @@ def vars_sd(
     orthogonal: bool = True,
     normalize: bool = False,
     centered: bool = False,
-    solver: Solver | None = None,
+    solver: Solver | str | None = None,
     strength: float = 0.3,
     bias: bool = True,
 ) -> Reconstruction:

@@ -130,6 +130,7 @@ class ReleasedStatic(nn.Module):
         a, b = precise(self.kernel).unbind(-1)
         aa, bb, ab = a.square().sum(1), b.square().sum(1), (a * b).sum(1)
         largest = ((aa + bb + ((aa - bb).square() + 4 * ab.square()).sqrt()) / 2).amax((-2, -1))
+        largest = largest.to(self.bound.dtype)
         self.bound.copy_(largest if rate == 1 else torch.lerp(self.bound, largest, rate))
 
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> ReleasedConvolution:

@@ -27,6 +27,8 @@ def check_tokens(tokens: Tensor, dim: int, grid: Grid | None) -> None:
     """A ValueError unless tokens are (batch, N, dim) and the grid, where one is given, has N positions."""
     if tokens.ndim != 3 or tokens.shape[-1] != dim:
         raise ValueError(f"tokens must have shape (batch, N, {dim}) or (batch, H, W, {dim}), got {tuple(tokens.shape)}")
+    if grid is not None and (not isinstance(grid, tuple | list) or len(grid) != 2):
+        raise ValueError(f"grid must be (height, width) in tokens, got {grid}")
     if grid is not None and grid[0] * grid[1] != tokens.shape[-2]:
         raise ValueError(
             f"a grid of {grid[0]} x {grid[1]} has {grid[0] * grid[1]} positions, but {tokens.shape[-2]} tokens came: "

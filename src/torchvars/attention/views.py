@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .base import Attention
 from .inspect import inspect
+from .modes import evaluating
 
 
 class Views(NamedTuple):
@@ -31,19 +32,17 @@ def look(model: nn.Module, pixels: Tensor) -> Views:
 
     def note(name: str) -> Callable:
         def hook(layer: nn.Module, tokens: tuple, output: Tensor) -> None:
-            if output.ndim == 4:  # (batch, H, W, dim); such a layer calls itself once more on (batch, N, dim)
+            if output.ndim == 4:  # (batch, H, W, dim)
                 outputs[name] = output.float().norm(dim=-1)
 
         return hook
 
     attentions = {name: layer for name, layer in model.named_modules() if isinstance(layer, Attention)}
     hooks = [layer.register_forward_hook(note(name)) for name, layer in attentions.items()]
-    training = model.training
     try:
-        with inspect(model.eval()) as layers:
+        with evaluating(model), inspect(model) as layers:
             model(pixels)
     finally:
-        model.train(training)
         for hook in hooks:
             hook.remove()
     if missing := [name for name in layers if name not in outputs]:

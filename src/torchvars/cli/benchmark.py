@@ -71,6 +71,10 @@ def run(arguments: argparse.Namespace) -> None:
     rounds, device = arguments.rounds, arguments.device
     if rounds < 1:
         raise ValueError(f"--rounds must be at least 1, got {rounds}")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device {device} is not there: {str(error).splitlines()[0]}") from error
     attentions = speed.with_reference(arguments.attentions or ATTENTIONS)
     of_slow = speed.with_reference(arguments.attentions or SLOW_ATTENTIONS)
     measures = {

@@ -8,12 +8,17 @@ from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a name (see `torchvars list models`), or a folder written by save_pretrained")
+    parser.add_argument(
+        "model",
+        help="a name of torchvars list weights or torchvars list models, or a folder written by save_pretrained",
+    )
     parser.add_argument("--format", choices=["onnx", "pt2"], default="onnx", help="default: onnx")
     parser.add_argument("--output", type=Path, help="file to write (default: output/NAME.FORMAT)")
     parser.add_argument("--img-size", type=int, nargs="+", metavar="PIXELS", help="one number, or height and width")
     parser.add_argument("--num-classes", type=int, help="of a model by name")
-    parser.add_argument("--pretrained", action="store_true", help="a model by name with the weights that ship")
+    parser.add_argument(
+        "--pretrained", action="store_true", help="the weights that ship, also by the name of the model alone"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -24,13 +29,19 @@ def run(arguments: argparse.Namespace) -> None:
         classifier, name = Classifier.from_pretrained(arguments.model), Path(arguments.model).name
     else:
         options = {} if arguments.num_classes is None else {"num_classes": arguments.num_classes}
-        classifier = Classifier(create(arguments.model, pretrained=arguments.pretrained, **options))
+        trained = arguments.pretrained or "." in arguments.model  # with what it was trained on, the weights are meant
+        classifier = Classifier(create(arguments.model, pretrained=trained, **options))
         name = arguments.model
+        if not trained:
+            print(f"{name} is not trained: give a folder of weights, or a name of torchvars list weights")
     output = arguments.output or Path("output") / f"{name}.{arguments.format}"
     size = arguments.img_size
     if size is not None:
         if len(size) > 2:
             raise ValueError(f"--img-size takes one number or two, got {len(size)}")
         size = size[0] if len(size) == 1 else tuple(size)
-    difference = export(classifier, output, arguments.format, size)
+    try:
+        difference = export(classifier, output, arguments.format, size)
+    except ModuleNotFoundError as error:
+        raise ValueError(f'exporting needs {error.name}: pip install "torchvars[export]"') from error
     print(f"{output}: logits within {difference:.1e} of the model's")

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..attention.modes import evaluating
 from .chance import Generators, normal, uniform
 
 Norm = Literal["linf", "l2"]
@@ -350,15 +351,8 @@ def _unit(change: Tensor, dim: tuple[int, ...] = EACH) -> Tensor:
 @contextmanager
 def _evaluated(classifier: nn.Module) -> Iterator[None]:
     """The classifier in evaluation mode and gradients possible, whatever the caller's modes; then each as it was."""
-    modes = {module: module.training for module in classifier.modules()}
-    with torch.inference_mode(False), torch.enable_grad():
-        try:
-            for module in modes:
-                module.training = False
-            yield
-        finally:
-            for module, training in modes.items():
-                module.training = training
+    with torch.inference_mode(False), torch.enable_grad(), evaluating(classifier):
+        yield
 
 
 def _logits(classifier: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor:

@@ -210,8 +210,10 @@ class Backbone(nn.Module):
                 raise ValueError(f"global_pool must be 'avg' or '' (no pooling), got {global_pool!r}")
             self.global_pool = global_pool
         self.num_classes = num_classes
-        device = next(self.parameters()).device
-        self.head = nn.Linear(self.num_features, num_classes, device=device) if num_classes else nn.Identity()
+        like = next(self.parameters())
+        self.head = nn.Identity()
+        if num_classes:
+            self.head = nn.Linear(self.num_features, num_classes, device=like.device, dtype=like.dtype)
 
     def group_matcher(self, coarse: bool = False) -> dict:
         """Groups of parameters by depth, for layer decay."""

@@ -36,6 +36,11 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
         std = tuple(std if std is not None else cfg.get("std", IMAGENET_STD))
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean and std need one positive deviation for each channel, got {mean} and {std}")
+        channels = getattr(model, "in_chans", len(mean))
+        if channels != len(mean):
+            raise ValueError(
+                f"the model takes {channels} channels, and there are means of {len(mean)}: pass mean and std"
+            )
         self.classes = None if classes is None else tuple(classes)
         found = getattr(model, "num_classes", None)
         if self.classes is not None and found not in (None, len(self.classes)):
@@ -45,6 +50,8 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels (batch, channels, height, width) in [0, 1] -> logits (batch, classes)."""
+        if not pixels.is_floating_point():
+            raise ValueError(f"pixels must be floating and in [0, 1], got {pixels.dtype}: divide by 255")
         return self.model((pixels - self.mean.to(pixels.dtype)) / self.std.to(pixels.dtype))
 
     def save_pretrained(

@@ -165,7 +165,7 @@ class Source:
     biases: Tensor | None  # (3, dim)
     proj: nn.Linear
     grid: Grid | None
-    prefix: int  # tokens before the patches
+    prefix: int | None  # tokens before the patches; None if that is not known
     in_transformers: bool
 
 
@@ -225,19 +225,27 @@ def _replacement(source: Source, attention: str, options: dict) -> nn.Module:
     carry(source, layer)
     layer.to(source.proj.weight)
     has_filters = any(isinstance(part, Static) for part in layer.modules())
+    if has_filters and source.prefix is None:
+        raise ValueError(
+            f"{attention} has to know which tokens lie on the grid, and the model does not say how many others come "
+            "before them (num_prefix_tokens): take one without filters, such as vars_d"
+        )
     prefix = source.prefix if has_filters else 0
     if source.in_transformers:
         return PlacedInTransformers(layer, prefix)
     return Placed(layer, prefix) if prefix else layer
 
 
-def _place(model: nn.Module, name: str) -> tuple[Grid | None, int]:
-    """Grid and number of prefix tokens, from the innermost part of a timm model around that layer that embeds."""
+def _place(model: nn.Module, name: str) -> tuple[Grid | None, int | None]:
+    """Grid and number of prefix tokens, from the innermost part of a timm model around that layer that embeds.
+
+    None where that part does not say it.
+    """
     while name:
         name = name.rpartition(".")[0]
         owner = model.get_submodule(name)
         if hasattr(owner, "patch_embed"):
-            return getattr(owner.patch_embed, "grid_size", None), getattr(owner, "num_prefix_tokens", 0)
+            return getattr(owner.patch_embed, "grid_size", None), getattr(owner, "num_prefix_tokens", None)
     return None, 0
 
 

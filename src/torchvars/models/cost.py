@@ -12,6 +12,7 @@ from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..attention.modes import evaluating
 from ..sparse import fourier, plain
 from ..sparse.fourier import Spectrum
 
@@ -62,7 +63,7 @@ def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
     """
     picture = _blank_picture(model, img_size)
     counter = FlopCounterMode(display=False, custom_mapping=_FOURIER)
-    with torch.enable_grad(), _in_eval_mode(model), plain(), _transforms_by_fft(), counter:  # its hooks want gradients
+    with torch.enable_grad(), evaluating(model), plain(), _transforms_by_fft(), counter:  # its hooks want gradients
         model(picture)
     parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return Cost(parameters, round(counter.get_total_flops() / 2))  # the counter takes a multiply-add for two
@@ -78,18 +79,6 @@ def _blank_picture(model: nn.Module, img_size: int | Sequence[int] | None) -> Te
     height, width = to_2tuple(img_size)
     like = next(model.parameters(), torch.empty(0))
     return like.new_zeros(1, getattr(model, "in_chans", 3), height, width)
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Puts a model into eval mode, and each of its modules back into the mode it was in."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training
 
 
 @contextmanager

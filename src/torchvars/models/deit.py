@@ -21,7 +21,7 @@ class DeiT(VisionTransformer):
         img_size: pixels of the pictures it is trained on.
         attention: a name of `torchvars.attention.ATTENTIONS`, or one for each block.
         attention_options: options of all of them.
-        options: those of timm's VisionTransformer.
+        options: those of timm's VisionTransformer, but for what is of its own attention and its own tokens.
     """
 
     def __init__(
@@ -38,6 +38,9 @@ class DeiT(VisionTransformer):
         attention_options: dict | None = None,
         **options,
     ):
+        own = ("attn_drop_rate", "qk_norm", "scale_attn_norm", "reg_tokens", "patch_drop_rate")
+        if refused := [name for name in own if options.get(name)]:
+            raise ValueError(f"{refused[0]} is of timm's attention or tokens, and has no meaning here: leave it out")
         grid = grid_of(img_size, patch_size)
         block = partial(_block, names=attention_names(attention, depth), grid=grid, attention_options=attention_options)
         super().__init__(
@@ -117,5 +120,6 @@ def _block(
 ) -> nn.Module:
     """timm's block with an attention of ours."""
     block = Block(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias, depth=depth, **options)
-    block.attn = build_attention(names[depth], dim, num_heads, grid, attention_options)
+    told = {} if qkv_bias else {"bias": False}
+    block.attn = build_attention(names[depth], dim, num_heads, grid, {**told, **(attention_options or {})})
     return block

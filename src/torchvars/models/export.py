@@ -16,6 +16,8 @@ FORMATS = ("onnx", "pt2")
 def export(classifier: Classifier, path: str | Path, format: str, img_size: int | Sequence[int] | None = None) -> float:
     """Writes a classifier, pixels in [0, 1] -> logits, for any batch of pictures of one size, and runs what it wrote.
 
+    It is written in single precision.
+
     Args:
         format: "onnx" or "pt2" (a `torch.export` program).
         img_size: pixels of the pictures; what the model was built for when None.
@@ -26,7 +28,7 @@ def export(classifier: Classifier, path: str | Path, format: str, img_size: int 
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     path = Path(path)
     size = to_2tuple(img_size or classifier.model.pretrained_cfg["input_size"][1:])
-    classifier = copy.deepcopy(classifier).eval().requires_grad_(False)  # the caller's stays as it is
+    classifier = copy.deepcopy(classifier).cpu().float().eval().requires_grad_(False)  # the caller's stays as it is
     generator = torch.Generator().manual_seed(0)
     pictures = [torch.rand(batch, len(classifier.mean), *size, generator=generator) for batch in (2, 3)]
     program = torch.export.export(

@@ -40,11 +40,15 @@ class Downsample(nn.Module):
         return self.conv(tokens.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
-class TokenBatchNorm(nn.BatchNorm1d):
+class TokenBatchNorm(nn.Module):
     """BatchNorm over the channels of tokens (batch, H, W, dim)."""
 
+    def __init__(self, dim: int):
+        super().__init__()
+        self.bn = nn.BatchNorm1d(dim)  # a part, so that `convert_sync_batchnorm` finds one it can replace
+
     def forward(self, tokens: Tensor) -> Tensor:
-        return super().forward(tokens.flatten(0, -2)).unflatten(0, tokens.shape[:-1])
+        return self.bn(tokens.flatten(0, -2)).unflatten(0, tokens.shape[:-1])
 
 
 class RVT(Backbone):
@@ -79,6 +83,8 @@ class RVT(Backbone):
         proj_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
     ):
+        if not len(widths) == len(heads) == len(depths):
+            raise ValueError(f"widths, heads and depths say it for each stage, got {widths}, {heads} and {depths}")
         names = attention_names(attention, sum(depths))
         blocks, block_widths, strides = [], [], []
         previous = None

@@ -49,11 +49,9 @@ def save(
             "make it with torchvars.create(name, ...)"
         )
     state = classifier.state_dict() if state is None else state
-    state = {name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()}
+    state = _apart({name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()})
     if half:
         state = {name: _halved(name, tensor) for name, tensor in state.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
     options = dict(origin["options"])
     model = classifier.model
     if model.num_classes != options.get("num_classes", model.default_cfg["num_classes"]):  # by reset_classifier
@@ -67,9 +65,12 @@ def save(
         "std": [round(value, 6) for value in classifier.std.flatten().tolist()],
         **({} if classifier.classes is None else {"classes": list(classifier.classes)}),
         "layers": layers_of(classifier.model),
-        "sha256": digest(folder / WEIGHTS),
         "torchvars": __version__,
     }
+    json.dumps(config)  # first: what cannot be written leaves what is there alone
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
+    config["sha256"] = digest(folder / WEIGHTS)
     text = json.dumps(config, indent=2) + "\n"
     write_whole(folder / CONFIG, lambda path: path.write_text(text))
     write_whole(folder / CARD, lambda path: path.write_text(card(classifier, config, results)))
@@ -198,6 +199,15 @@ def card(
     return "\n".join([*lines, ""])
 
 
+def _apart(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, but a copy for each further name of one: layers may share a solver that learns."""
+    apart, seen = {}, set()
+    for name, tensor in state.items():
+        apart[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return apart
+
+
 def _halved(name: str, tensor: Tensor) -> Tensor:
     halved = tensor.half() if tensor.is_floating_point() else tensor
     if not torch.equal(halved.isfinite(), tensor.isfinite()):
@@ -269,7 +279,7 @@ def _renamed(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
             stage, _, number, rest = rest.split(".", 3)
             block = f"blocks.{sum(depths[: int(stage)]) + int(number)}."
             if rest.startswith(("mlp.", "norm2.")) or re.match(r"norm1\.(weight|bias)$", rest):
-                ours[block + rest.replace("norm2.bn.", "norm2.")] = tensor
+                ours[block + rest] = tensor
             else:
                 attentions.setdefault(block, {})[rest.removeprefix("attn.")] = tensor
         elif part == "pools":

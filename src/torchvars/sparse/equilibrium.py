@@ -90,23 +90,28 @@ class _AtOptimum(torch.autograd.Function):
 def solve_on_support(operator: Operator, support: Tensor, target: Tensor, iterations: int) -> Tensor:
     """w with (P^T P w)_S = target_S and w = 0 off the support S, by conjugate gradients: (..., M, C).
 
-    Every channel of every signal is a system of its own, and stops when it is solved to the precision of its numbers.
+    Every channel of every signal is a system of its own. It stops when it is solved to the precision of its numbers, or
+    when it meets a direction that the atoms of the support do not see, as there are if they depend on each other.
     """
     dtype_floor = torch.finfo(target.dtype)
+    unseen = 10 * dtype_floor.eps * operator.lipschitz()
     residual = target * support
     solution = torch.zeros_like(residual)
     direction = residual
     size = residual.square().sum(-2, keepdim=True)
     solved = size * dtype_floor.eps**2
+    going = size > solved
     for _ in range(iterations):
-        if not torch.compiler.is_compiling() and bool((size <= solved).all()):
+        if not torch.compiler.is_compiling() and not bool(going.any()):
             break
         bent = operator.gram(direction) * support
         curvature = (direction * bent).sum(-2, keepdim=True)
-        step = torch.where(size > solved, size / curvature.clamp_min(dtype_floor.tiny), 0.0)
+        going = going & (curvature > unseen * direction.square().sum(-2, keepdim=True))
+        step = torch.where(going, size / curvature.clamp_min(dtype_floor.tiny), 0.0)
         solution = solution + step * direction
         residual = residual - step * bent
         new_size = residual.square().sum(-2, keepdim=True)
         direction = residual + new_size / size.clamp_min(dtype_floor.tiny) * direction
         size = new_size
+        going = going & (size > solved)
     return solution

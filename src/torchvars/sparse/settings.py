@@ -22,7 +22,10 @@ def settings_of(solver: Solver) -> dict:
         return {"name": "equilibrium", "solver": settings_of(solver.solver), "iterations": solver.iterations}
     for name, kind in SOLVERS.items():
         if type(solver) is kind:
-            return {"name": name, **{key: getattr(solver, key) for key in _arguments(kind)}}
+            settings = {"name": name, **{key: getattr(solver, key) for key in _arguments(kind)}}
+            if isinstance(solver, LearnedISTA) and len(solver.step) != solver.steps:
+                settings["learned"] = len(solver.step)  # steps it was built with
+            return settings
     raise ValueError(f"{type(solver).__name__} is not in SOLVERS, so that it cannot be named in a file: add it there")
 
 
@@ -36,10 +39,15 @@ def solver_from(settings: dict) -> Solver:
         raise ValueError(
             f"no solver named {name!r}: there are {', '.join(SOLVERS)}, and equilibrium around one of these"
         )
+    learned, steps = arguments.pop("learned", None), arguments.get("steps")
     unknown = set(arguments) - set(_arguments(SOLVERS[name]))
     if unknown:
         raise ValueError(f"{name} has no setting {', '.join(sorted(unknown))}: it has {_arguments(SOLVERS[name])}")
-    return SOLVERS[name](**arguments)
+    if learned is None:
+        return SOLVERS[name](**arguments)
+    solver = SOLVERS[name](**{**arguments, "steps": learned})
+    solver.steps = steps
+    return solver
 
 
 def _arguments(kind: type[Solver]) -> list[str]:

@@ -141,7 +141,7 @@ class SpaRSA(Solver):
 
     Each signal steps by the inverse of the curvature along its last move, then goes along the new move as far as the
     objective falls, at most the whole of it. From P^T x / L, where the strongest direction is settled already, three
-    steps come about as near to the optimum as ten of ISTA: docs/solvers.md. One P^T P a step, and one more to begin.
+    steps come about as near to the optimum as ten of ISTA: docs/solvers.md. One P^T P a step, and two to begin.
     """
 
     def __init__(self, steps: int = 3, start: str = "scaled", tolerance: float | None = None):

@@ -55,7 +55,7 @@ class _Convolution(torch.autograd.Function):
         atoms = None if atoms is None else filters.enter_atoms(atoms)
         size = _portion_size(image, bytes_of_a_code)
         buffers = filters.buffers(size)
-        out = torch.empty_like(image)
+        out = torch.empty_like(image, memory_format=torch.contiguous_format)
         kept = []
         for portion in _portions(image, size):
             length = bound if bound.shape[0] == 1 else bound[portion]

@@ -489,6 +489,14 @@ def test_attacks_are_compared_on_the_pictures_that_they_share(tmp_path):
     assert any("Square of radius 32/255 leaves 0.0%" in sign and "(of 12 pictures)" in sign for sign in warnings)
 
 
+def test_more_pictures_for_an_attack_without_gradients_do_not_hide_that_there_are_none(tmp_path):
+    model, output = Subject("hiding", Hiding(), 8, ("dark", "bright"), "0"), tmp_path / "results.json"
+    greys, options = write_greys(tmp_path), replace(FEW, radii=(32 / 255,))
+    tried(model, benchmarks(greys, model, "pgd", options=replace(options, limit=12)), output)
+    warnings = tried(model, benchmarks(greys, model, "square", options=options), output).warnings
+    assert "100.0% of the pictures have a gradient of exactly 0" in warnings[0]
+
+
 class NoGradient(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         with torch.no_grad():

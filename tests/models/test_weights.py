@@ -192,6 +192,8 @@ def test_values_too_large_for_half_precision_are_named_and_cost_nothing(tmp_path
 def test_bad_solver_settings_are_refused():
     with pytest.raises(ValueError, match="no solver named 'newton'"):
         solver_from({"name": "newton"})
+    with pytest.raises(ValueError, match="ista has no setting learned"):
+        solver_from({"name": "ista", "steps": 3, "learned": 2})
     with pytest.raises(ValueError, match="ista has no setting momentum"):
         solver_from({"name": "ista", "momentum": 1})
 

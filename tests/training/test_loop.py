@@ -420,6 +420,7 @@ def test_weights_to_begin_with_are_of_the_same_model(tmp_path):
 def test_words_for_models_mean_the_same_from_elsewhere(tmp_path, monkeypatch):
     (tmp_path / "saved").mkdir()
     (tmp_path / "weights.pth").touch()
+    (tmp_path / "resnet50").touch()  # which timm:resnet50 does not mean
     monkeypatch.chdir(tmp_path)
     words = {
         None: None,

@@ -19,7 +19,7 @@ from ..data.pictures import centre_pixels
 from ..models.environment import environment
 from ..models.peers import Among
 from .adaptive import calibrate
-from .attacks import ATTACKS, FGSM, PGD, Attack, Transferred, masking_signs, zero_gradients
+from .attacks import ATTACKS, Attack, Transferred, masking_signs, zero_gradients
 from .benchmarks import Benchmark, Condition, limited, summarize
 from .corruptions import PUBLISHED
 from .metrics import bootstrap, calibration_error
@@ -114,7 +114,7 @@ def _evaluate(
         results.rows += rows_of(subject.name, benchmark, outcomes, source)
         if benchmark.attacks:
             flat = None
-            if any(isinstance(attack, PGD | FGSM) for attack in attacks_known(results, set(source.identities))):
+            if attacked_by_gradient(results):
                 flat = find_flat(judge, benchmark.conditions[0], subject.size, labels, processes.device, batch)
             results.warnings = masking_warnings(results, flat, floor=1 / len(source.classes))
         if processes.rank == 0:
@@ -147,6 +147,13 @@ def attacks_known(results: Results, pictures: Set[str]) -> dict[Attack | Transfe
                 attack = ATTACKS[rule](**asked["attacks"][key])
                 found[Transferred(attack, nn.Identity()) if other else attack] = float(outcome.right[these].mean())
     return found
+
+
+def attacked_by_gradient(results: Results) -> bool:
+    """Whether the results have an attack that follows this model's own gradient, on whatever pictures."""
+    return any(
+        key in results.asked[rule]["attacks"] for rule in ("pgd", "fgsm") for key in results.outcomes.get(rule, {})
+    )
 
 
 def masking_warnings(results: Results, flat: Tensor | None, floor: float) -> list[str]:

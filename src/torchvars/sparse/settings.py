@@ -39,14 +39,14 @@ def solver_from(settings: dict) -> Solver:
         raise ValueError(
             f"no solver named {name!r}: there are {', '.join(SOLVERS)}, and equilibrium around one of these"
         )
-    learned, steps = arguments.pop("learned", None), arguments.get("steps")
+    learned = arguments.pop("learned", None) if name == "learned_ista" else None
     unknown = set(arguments) - set(_arguments(SOLVERS[name]))
     if unknown:
         raise ValueError(f"{name} has no setting {', '.join(sorted(unknown))}: it has {_arguments(SOLVERS[name])}")
     if learned is None:
         return SOLVERS[name](**arguments)
-    solver = SOLVERS[name](**{**arguments, "steps": learned})
-    solver.steps = steps
+    solver = LearnedISTA(**{**arguments, "steps": learned})
+    solver.steps = arguments["steps"]
     return solver
 
 

@@ -358,10 +358,12 @@ def open_split(data: str, split: str, recipe: Recipe) -> Source:
 
 def from_anywhere(word: str | None) -> str | None:
     """A word for a model that means the same in whatever folder one is, also if it names a file or a folder."""
-    name, _, path = ("", "", word) if word is None or not word.startswith("timm:") else word.rpartition(":")
-    if not path or not Path(path).exists():
+    if word is None:
+        return None
+    *name, path = word.split(":", 2) if word.startswith("timm:") else [word]
+    if len(name) == 1 or not Path(path).exists():  # timm:NAME has no file
         return word
-    return f"{name}:{Path(path).resolve()}" if name else str(Path(path).resolve())
+    return ":".join([*name, str(Path(path).resolve())])
 
 
 def check_classes(pictures: Source, held_out: Source) -> None:

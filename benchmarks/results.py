@@ -25,9 +25,9 @@ from torchvars.evaluation.results import Results
 from torchvars.evaluation.run import evaluate, usual_rest
 from torchvars.evaluation.subjects import Subject, open_subject, set_solving
 from torchvars.evaluation.watch import watching
-from torchvars.models.embedded import TAGS, embedded
+from torchvars.models.embedded import TAGS
+from torchvars.models.registry import trained
 
-ATTENTIONS = ("softmax", "performer", "vars_s", "vars_d", "vars_sd")
 COLUMNS = {
     "clean": ("clean", "accuracy", "clean"),
     "corrupted": ("corruptions", "accuracy", "all"),
@@ -135,8 +135,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="the same pictures, with val")
     parser.add_argument("--results", type=Path, required=True, help="folder of results")
     arguments = parser.parse_args()
-    names = {each: f"rvt_micro_{each}.{arguments.pictures}" for each in ATTENTIONS}
-    names = {attention: name for attention, name in names.items() if name in embedded()}
+    names = trained("rvt_micro", arguments.pictures)
 
     results = all_seeds(names, arguments.results)
     head = ["attention", "M params", *COLUMNS, "CE, softmax = 100", "paper, RVT-Ti: clean / mCE / PGD 1/255"]

@@ -25,18 +25,11 @@ from torchvars.evaluation.subjects import open_subject
 from torchvars.evaluation.watch import watching
 from torchvars.figures.attention import draw_models, draw_steps
 from torchvars.figures.robustness import draw_attacks, draw_corruptions
-from torchvars.models.embedded import embedded
+from torchvars.models.registry import trained
 
 PICTURES = Path(__file__).parent / "pictures"
 CORRUPTIONS = ("gaussian_noise", "motion_blur", "fog", "contrast", "jpeg_compression")
 OPTIONS = Options(corruptions=CORRUPTIONS, severities=(1, 4), radii=(1 / 255, 2 / 255))
-ATTENTIONS = ("softmax", "performer", "vars_s", "vars_d", "vars_sd")
-
-
-def names(pictures: str) -> dict[str, str]:
-    """The models that were trained on these pictures, by their attention."""
-    found = {attention: f"rvt_micro_{attention}.{pictures}" for attention in ATTENTIONS}
-    return {attention: name for attention, name in found.items() if name in embedded()}
 
 
 def try_out(name: str, folder: Path) -> Results:
@@ -70,15 +63,13 @@ def main() -> None:
     folder = parser.parse_args().output
     folder.mkdir(parents=True, exist_ok=True)
 
-    trained = {pictures: names(pictures) for pictures in ("cifar10", "imagenette")}
-    if not trained["cifar10"] or "vars_d" not in trained["imagenette"]:
-        raise SystemExit(f"this needs models of both data sets, and there are only {', '.join(embedded())}")
-    results = [try_out(name, folder) for name in trained["cifar10"].values()]
+    results = [try_out(name, folder) for name in trained("rvt_micro", "cifar10").values()]
     print_table(results)
     draw_corruptions(results, folder / "corruptions.png")
     draw_attacks(results, folder / "attacks.png")
 
-    models = {each: torchvars.Classifier.from_pretrained(name) for each, name in trained["imagenette"].items()}
+    names = trained("rvt_micro", "imagenette")
+    models = {attention: torchvars.Classifier.from_pretrained(name) for attention, name in names.items()}
     size = open_subject("rvt_micro_vars_d").size
     photographs = {each: photograph(f"{each}.jpg", size) for each in ("astronaut", "chelsea", "coffee", "rocket")}
     draw_steps(models["vars_d"], photographs, folder / "steps.png")

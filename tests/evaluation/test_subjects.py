@@ -8,8 +8,10 @@ import torch
 from safetensors.torch import save_file
 
 import torchvars
-from evaluation.halves import HALVES, save_weights
-from torchvars.evaluation.subjects import Subject, digest_weights, open_subject, set_solving
+from evaluation.halves import HALVES, SIZE, Halves, save_weights, write
+from torchvars.evaluation.benchmarks import BENCHMARKS, Options
+from torchvars.evaluation.run import evaluate
+from torchvars.evaluation.subjects import Subject, digest_weights, open_subject, set_solving, subject_of
 from torchvars.sparse import SOLVERS
 
 
@@ -50,6 +52,18 @@ def test_a_name_whose_weights_ship(weights, monkeypatch):
     assert open_subject("tiny").sha256 == open_subject(str(weights)).sha256
     with pytest.raises(ValueError, match=r"'huge' is no trained model: .* a name whose weights ship \(tiny\)"):
         open_subject("huge")
+
+
+def test_a_module_of_ones_own(tmp_path):
+    data = str(write(tmp_path / "pictures"))
+    plain = Halves(range(4), 4)  # knows nothing of timm or of us
+    subject = subject_of("my.model", torchvars.Classifier(plain, classes=HALVES), size=SIZE)
+    assert (subject.classes, subject.architecture, subject.layers) == (HALVES, None, {})
+    results = evaluate(subject, [BENCHMARKS["clean"](data, subject, Options())], tmp_path / "results.json")
+    assert results.value("clean", "accuracy", "clean").value == 100
+    assert results.model["name"] == "my.model"
+    with pytest.raises(ValueError, match="mine, made for 224 pixels, takes no pictures of 16 x 16"):
+        subject_of("mine", torchvars.Classifier(timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=2)), 16)
 
 
 def test_a_model_of_timm_with_weights_from_a_file(tmp_path):

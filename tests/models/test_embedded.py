@@ -55,6 +55,14 @@ def assert_same(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+def test_the_models_of_some_pictures_by_their_attention(shipped):
+    trained("birds").save_pretrained(shipped / "rvt_micro_softmax.birds")
+    trained("birds").save_pretrained(shipped / "deit_micro_softmax.birds")
+    found = registry.trained("rvt_micro", "birds")
+    assert list(found.items()) == [("softmax", "rvt_micro_softmax.birds"), ("vars_d", f"{NAME}.birds")]
+    assert registry.trained("rvt_micro", "cats") == {}
+
+
 @pytest.mark.parametrize("pictures", SIZES)
 def test_a_model_as_it_was_trained_on_some_pictures(pictures, shipped):
     model = torchvars.create(f"{NAME}.{pictures}", pretrained=True)

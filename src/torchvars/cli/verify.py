@@ -45,16 +45,10 @@ def run(arguments: argparse.Namespace) -> None:
     tried = [benchmark.name for benchmark in benchmarks]
     checks = check(record, results, tried)
     for benchmark in tried:
-        for judged in (True, False):
-            found = [each for each in checks if each.benchmark == benchmark and each.judged == judged]
-            if found:
-                furthest = max(found, key=lambda each: each.difference)
-                met = f"{sum(each.met for each in found)} of {len(found)} figures met"
-                said = met if judged else f"{len(found)} figures have no interval and are not judged"
-                print(
-                    f"{benchmark}: {said}, the largest difference {furthest.difference:.3g} "
-                    f"({furthest.claimed.condition}, {furthest.claimed.metric})"
-                )
+        judged = [each for each in checks if each.benchmark == benchmark and each.judged]
+        others = [each for each in checks if each.benchmark == benchmark and not each.judged]
+        _sum_up(judged, f"{benchmark}: {sum(each.met for each in judged)} of {len(judged)} figures met")
+        _sum_up(others, f"{benchmark}: {len(others)} figures have no interval and are not judged")
     if missed := [each for each in checks if not each.met]:
         for benchmark, claimed, found, _ in missed[:20]:
             condition = key_of(claimed.condition, claimed.severity)
@@ -64,3 +58,10 @@ def run(arguments: argparse.Namespace) -> None:
             )
         raise SystemExit(f"{folder.name} is not what is claimed: {len(missed)} of {len(checks)} figures are not met")
     print(f"{folder.name} is what is claimed")
+
+
+def _sum_up(checks: list, said: str) -> None:
+    if checks:
+        furthest = max(checks, key=lambda each: each.difference)
+        where = f"{furthest.claimed.condition}, {furthest.claimed.metric}"
+        print(f"{said}, the largest difference {furthest.difference:.3g} ({where})")

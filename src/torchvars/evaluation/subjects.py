@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ..attention import Reconstruction
+from ..models.classifier import Classifier
 from ..models.peers import class_names, open_classifier, own_size
 from ..models.weights import layers_of
 from ..sparse import SOLVERS
@@ -47,17 +48,33 @@ def open_subject(word: str, size: int | None = None) -> Subject:
     Raises:
         ValueError: the model does not take pictures of that size.
     """
-    name, classifier = open_classifier(word)
+    return subject_of(*open_classifier(word), size)
+
+
+def subject_of(name: str, classifier: Classifier, size: int | None = None) -> Subject:
+    """A classifier that is at hand, whatever model is in it, ready to be evaluated.
+
+    Args:
+        name: by which results and tables call it.
+        classifier: its `classes` say what the logits stand for; a model of 1000 is taken to know those of ImageNet.
+        size: side of the pictures; else the model's own, or 224 if it does not say.
+
+    Raises:
+        ValueError: the model does not take pictures of that size.
+    """
     if size is not None:
         check_size(name, classifier, size)
-    origin = getattr(classifier.model, "origin", None)
+    if origin := getattr(classifier.model, "origin", None):
+        architecture = origin["name"]
+    else:
+        architecture = name.partition(".")[0] if name.startswith("timm:") else None  # timm tells weights apart by a dot
     return Subject(
         name,
         classifier,
         own_size(classifier.model) if size is None else size,
         class_names(classifier),
         digest_weights(classifier),
-        name.partition(".")[0] if origin is None else origin["name"],  # timm tells weights apart by a dot
+        architecture,
         layers_of(classifier.model),
     )
 

@@ -65,6 +65,12 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
     return load(folder, **options).model
 
 
+def trained(backbone: str, pictures: str) -> dict[str, str]:
+    """Names whose weights come with the package, of one backbone and one set of pictures, by their attention."""
+    names = {attention: f"{backbone}_{attention}.{pictures}" for attention in ATTENTIONS}
+    return {attention: name for attention, name in names.items() if name in embedded()}
+
+
 def _build(
     pretrained: bool = False,
     *,
@@ -150,5 +156,5 @@ def _register() -> None:
         globals()[name] = entry
 
 
-__all__ = ["BACKBONES", "MODELS", "create"]
+__all__ = ["BACKBONES", "MODELS", "create", "trained"]
 _register()

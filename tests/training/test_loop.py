@@ -24,44 +24,9 @@ from torchvars.sparse import FISTA, ISTA, SOLVERS, SpaRSA, settings_of
 from torchvars.training import checkpoint, loop
 from torchvars.training.augment import Mix
 from torchvars.training.folder import RunFolder
-from torchvars.training.loop import Diverged, Settings, train
+from torchvars.training.loop import Diverged, train
 from torchvars.training.recipe import find_recipe
-
-RECIPE = find_recipe(
-    "cifar10_deit_micro_vars_d",
-    img_size=16,
-    epochs=3,
-    batch=8,
-    warmup_epochs=1,
-    learning_rate=3e-2,
-    ema=0.5,
-    mixup=0.2,
-    erase=0.5,
-    precision="no",
-)
-OVERRIDES = [
-    f"--{name.replace('_', '-')}={getattr(RECIPE, name)}"
-    for name in ("img_size", "epochs", "batch", "warmup_epochs", "learning_rate", "ema", "mixup", "erase", "precision")
-]
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory) -> Path:
-    """Twenty pictures to learn from and seven to be judged by, of two kinds: reddish and bluish noise."""
-    folder = tmp_path_factory.mktemp("pictures")
-    generator = np.random.default_rng(0)
-    for split, count in (("train", 10), ("val", 4)):
-        for label, name in enumerate(("red", "blue")):
-            (folder / split / name).mkdir(parents=True)
-            for number in range(count - (split == "val" and label)):
-                noise = generator.integers(0, 128, (16, 16, 3))
-                noise[..., 2 * label] += 100
-                Image.fromarray(noise.astype(np.uint8)).save(folder / split / name / f"{number}.png")
-    return folder
-
-
-def settings(pictures: Path, output: Path, **changed) -> Settings:
-    return replace(Settings(pictures, output, workers=0, checkpoint_every=2), **changed)
+from training.tiny import OVERRIDES, RECIPE, settings
 
 
 def outcome(output: Path) -> tuple[bytes, bytes]:

@@ -296,7 +296,7 @@ def evaluate(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Loss and accuracy on held-out pictures, each counted once however many processes share them.
 
-    Returns them, and the pictures that could not be read, which are counted as not recognised.
+    Returns them, and the pictures that could not be read, which are counted as not recognised and have no loss.
     """
     rank, world = accelerator.process_index, accelerator.num_processes
     size = max(1, recipe.batch // world)
@@ -307,18 +307,18 @@ def evaluate(
     draws = [[Draw(index, 0) for index in mine[start : start + size] or [0]] for start in starts]
     counted = [len(mine[start : start + size]) for start in starts]
     classifier.eval()
-    sums, problems = torch.zeros(3, dtype=torch.float64), {}
+    sums, problems = torch.zeros(4, dtype=torch.float64), {}
     pictures = Pictures(source, picture_transform(recipe.img_size, training=False))
     for count, batch in zip(counted, load(pictures, draws, workers), strict=True):
         logits = classifier(batch.pixels.to(accelerator.device)).double().cpu()[:count]
         readable = torch.tensor([identity not in batch.problems for identity in batch.identities])[:count]
         right = (logits.argmax(-1) == batch.labels[:count]) & readable
         losses = torch.nn.functional.cross_entropy(logits, batch.labels[:count], reduction="none")
-        sums += torch.stack([(losses * readable).sum(), right.sum().double(), torch.tensor(float(count))])
+        sums += torch.stack([losses[readable].sum(), readable.sum(), right.sum(), torch.tensor(count)])
         problems |= {f"{source.name}: {identity}": problem for identity, problem in batch.problems.items()}
-    loss, right, count = accelerator.reduce(sums.to(accelerator.device)).tolist()
+    loss, read, right, count = accelerator.reduce(sums.to(accelerator.device)).tolist()
     problems = dict(gather_object(list(problems.items())))
-    return {"val_loss": loss / count, "val_accuracy": right / count}, problems
+    return {"val_loss": loss / max(read, 1), "val_accuracy": right / count}, problems
 
 
 def some_pictures(source: Source, size: int, count: int = 8) -> Tensor:

@@ -45,7 +45,7 @@ class Recipe:
     attention_options: tuple[str, ...] = ()
     """Of the attention, such as atoms=1 centered=True for vars_d, filters=2 for vars_s."""
     drop_path: float = 0.1
-    """Probability with which a residual branch is left out, at the last block; it grows from zero at the first."""
+    """Probability with which a residual branch is left out; it grows from zero at the first block to about this."""
     initial: str | None = None
     """Weights to begin with, of the same model: a folder, or a name that ships; a head for other classes is new."""
 

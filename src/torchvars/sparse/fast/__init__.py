@@ -59,6 +59,6 @@ def _has_fast_form(problem: SparseCoding, solver: Solver) -> bool:
         and problem.threshold is soft
         and not isinstance(problem.strength, Tensor)
         and problem.signal.numel() > 0
-        and all(part.filters.ndim <= 5 for part in operators if isinstance(part, Convolution))
         and all(type(part) in (Dense, Convolution, Joint) for part in operators if isinstance(part, Operator))
+        and all(part.filters.ndim <= 5 for part in operators if isinstance(part, Convolution))
     )

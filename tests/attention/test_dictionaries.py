@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
 from torchvars.attention import Dynamic, Performer, PositiveFeatures, Reconstruction, Static, StaticDynamic, create
+from torchvars.attention.tokens import resample
 from torchvars.sparse import FISTA, ISTA, Convolution, Dense, NeuralDynamics, SparseCoding, plain, settings_of
 
 DIM, HEADS, GRID = 24, 3, (4, 6)
@@ -287,6 +288,41 @@ def test_layer_is_three_steps_of_ista_on_its_values():
     torch.testing.assert_close(layer(x, GRID), layer.proj(output), rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize(("name", "filters"), [("vars_s", 5), ("vars_sd", 3)])
+def test_layers_with_filters_are_three_steps_of_ista_on_their_values(name, filters):
+    """The same with filters, whose every circular shift is an atom, and the features of the tokens beside them."""
+    layer, x = create(name, DIM, heads=HEADS, grid=GRID).double(), tokens()
+    static = layer.dictionary if name == "vars_s" else layer.dictionary.static
+    assert static.filters.shape == (HEADS, 8, filters, *GRID)
+    height, width = GRID
+    output = torch.zeros_like(x)
+    for batch, head, channel in itertools.product(range(2), range(HEADS), range(8)):
+        shifts = [
+            static.filters[head, channel, number].roll((row - height // 2, column - width // 2), (0, 1)).flatten()
+            for number in range(filters)
+            for row in range(height)
+            for column in range(width)
+        ]
+        P = torch.stack(shifts, -1)
+        if name == "vars_sd":
+            P = torch.cat([P, layer.dictionary.dynamic(x, GRID).atoms[batch, head]], -1)
+        # The bound of both dictionaries together is above L: it is asked of the operator, and held to laws elsewhere.
+        bound = layer.dictionary(x, GRID).lipschitz().expand(2, HEADS, 1, 8)[batch, head, 0, channel]
+        assert bound >= torch.linalg.eigvalsh(P @ P.mT)[-1] - 1e-9
+        signal = layer.value(x)[batch, :, head * 8 + channel]
+        u = P.mT @ signal
+        for _ in range(3):
+            a = u - P.mT @ (P @ u - signal) / bound
+            u = torch.sign(a) * (a.abs() - 0.3 / bound).clamp_min(0)
+        output[batch, :, head * 8 + channel] = P @ u
+    torch.testing.assert_close(layer(x, GRID), layer.proj(output), rtol=0, atol=1e-9)
+
+
+def test_filters_begin_as_atoms_of_about_unit_length():
+    lengths = Static(256, 4, (14, 14)).filters.square().sum((-2, -1))
+    assert lengths.mean().item() == pytest.approx(1, abs=0.02)
+
+
 def test_linear_self_attention_with_residual_is_the_special_case_of_vars_d():
     """One Euler step, no inhibition, no sparsity: phi(q) phi(q)^T v, and with the residual phi(q) phi(q)^T v + v."""
     solver = NeuralDynamics(steps=1, beta=1.0, gamma=0.0, time_step=1.0)
@@ -337,6 +373,21 @@ def test_global_filter_is_a_circular_convolution(height, width):
         for column in range(width):
             expected += kernel[row, column] * image.roll((row, column), dims=(0, 1))
     torch.testing.assert_close(layer(x, (height, width))[0], expected.flatten(0, 1), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("new", [(8, 6), (4, 12), (2, 12), (3, 9)])
+def test_what_is_carried_to_another_grid_stays_where_it_was(new):
+    """A plane, rows and columns with slopes of their own, drawn on either grid from the same corner."""
+
+    def plane(grid):
+        row, column = (
+            (torch.arange(size, dtype=torch.float64) + 0.5) * old / size for size, old in zip(grid, (4, 6), strict=True)
+        )
+        return row[:, None] + 3 * column
+
+    carried = resample(plane((4, 6)).flatten()[None, :, None], (4, 6), new).unflatten(1, new)[0, ..., 0]
+    middle = [slice(size // 4, size - size // 4) for size in new]  # at the border there is nothing to interpolate to
+    torch.testing.assert_close(carried[*middle], plane(new)[*middle], rtol=0, atol=0.35)
 
 
 def test_released_templates_are_resampled_on_another_grid():

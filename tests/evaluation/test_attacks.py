@@ -2,8 +2,11 @@
 
 import copy
 import re
+import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -527,6 +530,39 @@ class TestErrors:
     def test_autoattack_says_how_to_install_it(self):
         with pytest.raises(ImportError, match=r"pip install git\+https"):
             AutoAttack(8 / 255)
+
+    def test_what_autoattack_is_asked_for(self, monkeypatch):
+        """In place of its package one that records: one picture a call, a seed for each, and at most nine targets."""
+        asked = []
+
+        class Ensemble:
+            def __init__(self, model, norm, eps, *, seed, verbose, device):
+                torch.manual_seed(seed)  # as theirs does
+                self.settings = {"norm": norm, "eps": eps, "seed": seed, "verbose": verbose}
+                self.apgd_targeted, self.fab = SimpleNamespace(), SimpleNamespace()
+
+            def run_standard_evaluation(self, picture, label, bs):
+                targets = {self.apgd_targeted.n_target_classes, self.fab.n_target_classes}
+                asked.append({**self.settings, "shape": tuple(picture.shape), "label": label.tolist(), "n": targets})
+                return (picture + 0.01).clamp(0, 1)
+
+        package = SimpleNamespace(AutoAttack=Ensemble, __spec__=ModuleSpec("autoattack", None))
+        monkeypatch.setitem(sys.modules, "autoattack", package)
+        pixels, labels = torch.rand(3, 3, 4, 4, dtype=torch.float64), torch.tensor([2, 0, 1])
+        for norm, theirs in (("linf", "Linf"), ("l2", "L2")):
+            for classes, targets in ((5, 4), (30, 9)):
+                asked.clear()
+                model = nn.Sequential(nn.Flatten(), nn.Linear(48, classes)).double()
+                state = torch.get_rng_state()
+                found = AutoAttack(0.02 if norm == "linf" else 1.0, norm=norm)(model, pixels, labels, generators(3))
+                assert torch.equal(torch.get_rng_state(), state)
+                assert found.dtype == torch.float64
+                torch.testing.assert_close(found, (pixels + 0.01).clamp(0, 1), rtol=0, atol=1e-6)
+                assert {each["norm"] for each in asked} == {theirs}
+                assert [each["label"] for each in asked] == [[2], [0], [1]]
+                assert [each["n"] for each in asked] == [{targets}] * 3
+                assert {each["shape"] for each in asked} == {(1, 3, 4, 4)}
+                assert len({each["seed"] for each in asked}) == 3
 
     @needs_autoattack
     def test_autoattack_with_too_few_classes(self):

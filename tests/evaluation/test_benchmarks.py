@@ -7,17 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from timm.data import ImageNetInfo
+from torch import nn
 
-from evaluation.halves import HALVES, picture, subject, write
+from evaluation.halves import HALVES, Halves, picture, subject, write
 from torchvars.data import Source
 from torchvars.evaluation import metrics
 from torchvars.evaluation.attacks import FGSM, PGD, Square, Transferred
 from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Condition, Options, describe, limited, summarize
-from torchvars.evaluation.corruptions import EXTRA, PUBLISHED
+from torchvars.evaluation.corruptions import EXTRA, PUBLISHED, STRENGTHS
 from torchvars.evaluation.results import Outcome, Results
 from torchvars.evaluation.run import evaluate
 
@@ -99,6 +101,7 @@ LAYOUTS = {
     "square": plain,
     "autoattack": plain,
 }
+ATTACKING = ("pgd", "fgsm", "square", "autoattack")
 QUICK = Options(severities=(2, 5), queries=10, radii=(1 / 255, 8 / 255))
 every_benchmark = pytest.mark.parametrize(
     "name",
@@ -133,7 +136,9 @@ def test_who_is_always_right_scores_100_and_who_is_always_wrong_0(name, tmp_path
         assert len(classes) == 4 * max(len(attacked), 1)
         assert {row.images for row in classes} == {3 if name == "cifar10_c" else 2}
         # The wrong one names the opposite half each time, so that both keep to what they say.
-        assert {row.value for row in rows if row.metric == "consistency"} <= {100}
+        consistent = {row.condition: row.value for row in rows if row.metric == "consistency"}
+        compared = {"corruptions": {*PUBLISHED, *EXTRA}, **dict.fromkeys(ATTACKING, attacked)}.get(name, set())
+        assert consistent == dict.fromkeys(compared, 100)
         if name == "imagenet_c":
             assert len([row for row in rows if row.metric == "CE"]) == 15
             for row in rows:
@@ -141,6 +146,38 @@ def test_who_is_always_right_scores_100_and_who_is_always_wrong_0(name, tmp_path
                     assert row.value == pytest.approx((100 - accuracy) / ALEXNET[row.condition])
             (mce,) = [row.value for row in rows if row.metric == "mCE"]
             assert mce == pytest.approx(np.mean([(100 - accuracy) / error for error in ALEXNET.values()]))
+
+
+@pytest.mark.parametrize(
+    ("size", "strengths"), [(32, "cifar"), (85, "cifar"), (86, "imagenet"), (112, "imagenet"), (224, "imagenet")]
+)
+def test_corruptions_are_as_strong_as_pictures_of_that_size_have_them(size, strengths, tmp_path):
+    path, _ = plain(tmp_path)
+    model = replace(subject(), size=size)
+    by_default = BENCHMARKS["corruptions"](str(path), model, Options())
+    asked = {each: BENCHMARKS["corruptions"](str(path), model, Options(strengths=each)) for each in STRENGTHS}
+    assert [each for each in STRENGTHS if asked[each].change == by_default.change] == [strengths]
+
+
+def test_consistency_is_the_share_of_pictures_of_which_the_same_is_said_and_its_mean_over_severities(
+    tmp_path, monkeypatch
+):
+    """A model that a strong contrast makes say something else of left and right, not of top and bottom."""
+    monkeypatch.setattr(metrics, "RESAMPLES", 2)
+    path, _ = plain(tmp_path)
+
+    class Fickle(nn.Module):
+        def forward(self, pixels):
+            logits = Halves(range(4), 4)(pixels)
+            weak = pixels.flatten(1).std(1) < 0.1
+            return torch.where(weak[:, None], logits[:, [1, 0, 2, 3]], logits)
+
+    model = replace(subject(), classifier=Fickle())
+    options = replace(QUICK, corruptions=("contrast",), severities=(1, 5))
+    benchmark = BENCHMARKS["corruptions"](str(path), model, options)
+    results = evaluate(model, [benchmark], tmp_path / "results.json", partial_ok=True, workers=0)
+    rows = {(row.condition, row.severity): row.value for row in results.rows if row.metric == "consistency"}
+    assert rows == {("contrast", 1): 100, ("contrast", 5): 50, ("contrast", None): 75}
 
 
 def test_corruptions_and_attacks_are_conditions_beside_clean_ones(tmp_path, monkeypatch):

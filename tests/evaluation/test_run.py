@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor, nn
 
+import torchvars
 from evaluation.halves import HALVES, Halves, counted, save_weights, subject, write
 from torchvars.cli import compare as compare_command
 from torchvars.cli import evaluate as evaluate_command
@@ -32,7 +34,7 @@ from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Condition, Op
 from torchvars.evaluation.processes import Processes
 from torchvars.evaluation.results import Results
 from torchvars.evaluation.run import evaluate, match_classes
-from torchvars.evaluation.subjects import Subject, open_subject
+from torchvars.evaluation.subjects import Subject, open_subject, subject_of
 
 FEW = Options(corruptions=("gaussian_noise", "fog", "saturate"), severities=(1, 4), radii=(8 / 255,), queries=5)
 FEW = replace(FEW, attack_steps=(5,))
@@ -343,6 +345,43 @@ def test_two_evaluations_do_not_write_one_file(pictures, tmp_path):
     assert set(Results.read(output).outcomes) == {"clean", "square"}
 
 
+def test_what_is_said_of_a_picture_is_named_with_its_probability_and_loss(tmp_path):
+    """Three greys, and logits that are known: confidences, losses and the calibration error by hand."""
+    for name, levels in {"bright": (200, 120), "dark": (20,)}.items():
+        (tmp_path / "val" / name).mkdir(parents=True)
+        for number, level in enumerate(levels):
+            Image.new("RGB", (8, 8), (level,) * 3).save(tmp_path / "val" / name / f"{number}.png")
+
+    class Grey(nn.Module):
+        def forward(self, pixels):
+            mean = pixels.mean((1, 2, 3))
+            return torch.stack([8 * mean - 4, torch.zeros_like(mean)], -1)
+
+    model = replace(subject(), classifier=Grey(), classes=("bright", "dark"), size=8)
+    results = tried(model, benchmarks(str(tmp_path), model, "clean"), tmp_path / "results.json")
+    bright = 1 / (1 + np.exp(4 - 8 * np.array([200, 120, 20]) / 255))  # the second is taken for dark
+    losses = -np.log([bright[0], bright[1], 1 - bright[2]])
+    confidences, right = np.array([bright[0], 1 - bright[1], 1 - bright[2]]), np.array([1, 0, 1])
+    bins = np.floor(confidences * 15)
+    gap = sum(abs((confidences - right)[bins == each].sum()) for each in set(bins)) / 3
+    assert results.value("clean", "accuracy", "clean").value == pytest.approx(200 / 3)
+    assert results.value("clean", "loss", "clean").value == pytest.approx(losses.mean(), rel=1e-5)
+    assert results.value("clean", "calibration error", "clean").value == pytest.approx(100 * gap, rel=1e-4)
+
+
+def test_a_model_in_training_mode_is_evaluated_as_it_will_be_used(pictures, tmp_path):
+    torch.manual_seed(0)
+    norm, head = nn.BatchNorm2d(3), nn.Linear(3 * 32 * 32, 4)
+    model = nn.Sequential(norm, nn.Dropout(0.9), nn.Flatten(), head).train()
+    before = norm.running_mean.clone()
+    mine = replace(subject_of("mine", torchvars.Classifier(model, classes=HALVES)), size=32)
+    results = tried(mine, benchmarks(pictures, mine, "clean"), tmp_path / "results.json")
+    assert torch.equal(norm.running_mean, before)
+    model.eval()
+    again = tried(mine, benchmarks(pictures, mine, "clean"), tmp_path / "again.json")
+    assert results.value("clean", "loss", "clean") == again.value("clean", "loss", "clean")
+
+
 # Pictures that cannot be read
 
 
@@ -616,11 +655,12 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
         "no solver named 'newton': there are ista": [*begin, "--solver=newton"],
         "steps must be a whole number of at least 1, got 0": [*begin, "--steps=0"],
         "--adapt has to see clean pictures, and imagenet_c has none": [*begin, "--adapt=1", "--benchmark=imagenet_c"],
-        "AutoAttack needs the package of its authors": [*begin, "--benchmark=autoattack"],
         "unrecognized arguments: --sead=1": [*begin, "--sead=1"],
         "No such file or directory": ["compare", str(tmp_path / "nothing.json")],
         "--baseline must be from 1 to 1, got 2": ["compare", str(tmp_path / "nothing.json"), "--baseline=2"],
     }
+    if find_spec("autoattack") is None:
+        wrong["AutoAttack needs the package of its authors"] = [*begin, "--benchmark=autoattack"]
     for message, arguments in wrong.items():
         assert message in said(capsys, *arguments)
     assert not (tmp_path / "results.json").exists()

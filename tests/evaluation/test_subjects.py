@@ -12,7 +12,7 @@ from evaluation.halves import HALVES, SIZE, Halves, save_weights, write
 from torchvars.evaluation.benchmarks import BENCHMARKS, Options
 from torchvars.evaluation.run import evaluate
 from torchvars.evaluation.subjects import Subject, digest_weights, open_subject, set_solving, subject_of
-from torchvars.sparse import SOLVERS
+from torchvars.sparse import SOLVERS, settings_of
 
 
 @pytest.fixture
@@ -125,15 +125,25 @@ def test_each_knob_changes_what_a_model_says(knobs, weights):
     assert torch.allclose(plain, turned, atol=1e-6) == same
 
 
+@pytest.mark.parametrize("start", ["zero", "scaled"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_another_solver_starts_where_the_model_did(solver, start, weights):
+    told = open_subject(str(weights))
+    for block in told.classifier.model.blocks:
+        block.attn.solver.start = start
+    set_solving(told, solver=solver)
+    expected = settings_of(SOLVERS[solver](steps=3, start=start))
+    assert [settings_of(block.attn.solver) for block in told.classifier.model.blocks] == [expected] * 2
+
+
 def test_knobs_are_those_of_the_solver(weights):
-    """They are what training with them would have been."""
+    """In one turn or in several."""
     told = open_subject(str(weights))
     set_solving(told, steps=5, strength=0.7, solver="fista")
     other = torchvars.Classifier.from_pretrained(weights)
     for block in other.model.blocks:
         block.attn.solver, block.attn.strength = SOLVERS["fista"](steps=5), 0.7
     torch.testing.assert_close(told.classifier(pixels()), other(pixels()), rtol=0, atol=0)
-    # In several turns as well.
     turns = open_subject(str(weights))
     for knob in ({"steps": 5}, {"solver": "fista"}, {"strength": 0.7}):
         set_solving(turns, **knob)

@@ -23,6 +23,7 @@ from torchvars.sparse import (
     reconstruct,
 )
 from torchvars.sparse.fast import convolution
+from torchvars.sparse.solvers import STARTS
 
 VARS = [name for name in ATTENTIONS if name.startswith("vars")]
 KINDS = ["dense", "convolution", "joint"]
@@ -150,6 +151,17 @@ def test_other_problems_run_by_their_definition(kind, strength, threshold):
     output = reconstruct(problem, ISTA(3))
     assert not _is_fast(output)
     torch.testing.assert_close(output, problem.operator.synthesize(ISTA(3).solve(problem)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", VARS)
+@pytest.mark.parametrize("start", STARTS)
+def test_layers_run_fast_and_plain_alike_from_every_start(name, start):
+    layer = create(name, 12, heads=2, grid=(4, 5)).double()
+    layer.solver = ISTA(3, start)
+    tokens = torch.randn(3, 20, 12, dtype=torch.float64)
+    found = layer(tokens, (4, 5))
+    with plain():
+        torch.testing.assert_close(found, layer(tokens, (4, 5)), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", VARS)

@@ -1,6 +1,7 @@
 """What is true of every solver, on every operator."""
 
 import itertools
+import math
 import warnings
 
 import numpy as np
@@ -165,9 +166,22 @@ def test_learned_ista_starts_as_ista_and_serves_more_steps_than_it_learned():
     torch.testing.assert_close(learned.solve(problem), ISTA(3).solve(problem), rtol=0, atol=1e-14)
     learned.steps = 9
     torch.testing.assert_close(learned.solve(problem), ISTA(9).solve(problem), rtol=0, atol=1e-14)
+
+
+def test_learned_ista_has_a_pair_for_each_step_and_the_last_serves_the_rest():
+    operator, x = OPERATORS["dense"](), signal()
+    problem, bound = SparseCoding(operator, x, STRENGTH), operator.lipschitz()
+    learned = LearnedISTA(steps=3).double()
     with torch.no_grad():
-        learned.step[2] = 0.3
-    assert not torch.allclose(learned.solve(problem), ISTA(9).solve(problem))
+        learned.step.copy_(torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64))
+        learned.threshold.copy_(torch.tensor([0.7, -0.4, 0.2], dtype=torch.float64))
+    learned.steps = 5
+    code = operator.analyze(x)
+    for step, threshold in ((-1.0, 0.7), (0.5, -0.4), (2.0, 0.2), (2.0, 0.2), (2.0, 0.2)):
+        length = 2 / (1 + math.exp(-step)) / bound
+        moved = code - length * operator.analyze(operator.synthesize(code) - x)
+        code = moved.sign() * (moved.abs() - STRENGTH * math.exp(threshold) * length).clamp_min(0)
+    torch.testing.assert_close(learned.solve(problem), code, rtol=0, atol=1e-12)
 
 
 def test_learned_ista_learns_to_be_nearer_in_three_steps():

@@ -5,6 +5,8 @@ import copy
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
+from timm.layers import DropPath
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 
 import torchvars
@@ -155,17 +157,14 @@ def test_inspection_by_the_names_of_blocks(backbone):
     assert list(layers) == ["blocks.0.attn", "blocks.1.attn", "blocks.2.attn"]
 
 
-@pytest.mark.parametrize("backbone", SMALL)
-def test_position_embeddings_stay_where_they_are_on_their_own_grid(backbone):
-    """A non-square picture with as many tokens as a square one is another grid."""
-    model = build(backbone, img_size=(16, 64)).eval()
-    assert torch.isfinite(model(torch.randn(1, 3, 16, 64))).all()
-    if hasattr(model, "pos_embed"):
-        x = torch.randn(1, 3, 16, 64)
-        before = model(x)
-        with torch.no_grad():
-            model.pos_embed.zero_()
-        assert not torch.allclose(before, model(x))
+@pytest.mark.parametrize("backbone", ["deit_micro", "gfnet_micro"])
+def test_position_embeddings_of_another_grid_with_as_many_tokens(backbone):
+    """A picture of 16 x 64 has as many tokens as one of 32 x 32: they are not simply taken in the same order."""
+    wide, square = (build(backbone, img_size=size).eval() for size in ((16, 64), 32))
+    torch.nn.init.normal_(wide.pos_embed)  # far from the small one at the beginning, whose order hardly matters
+    square.load_state_dict(wide.state_dict())
+    x = torch.randn(1, 3, 16, 64)
+    assert not torch.allclose(wide(x), square(x), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("backbone", SMALL)
@@ -187,6 +186,38 @@ def test_drop_path_and_dropout_act_in_training_only(backbone):
         assert not torch.equal(model(x), model(x)), option
         model.eval()
         torch.testing.assert_close(model(x), model(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "rates"),
+    [("rvt_micro", [0, 0.1, 0.2]), ("deit_micro", [0, 0.15, 0.3]), ("gfnet_micro", [0, 0.15, 0.3])],
+)
+def test_branches_are_left_out_more_often_the_deeper_they_are(backbone, rates):
+    """RVT's rates end a step short of what they are called after, as its authors have it."""
+    model = build(backbone, drop_path_rate=0.3)
+    paths = [[each.drop_prob for each in block.modules() if isinstance(each, DropPath)] for block in model.blocks]
+    for found, rate in zip(paths, rates, strict=True):
+        assert found == pytest.approx([rate] * len(found))
+
+
+@torch.no_grad()
+def test_gfnet_written_out():
+    """One residual branch a block, with the filter as a product of spectra; the norm before the mean."""
+    model = build("gfnet_micro", "global_filter").double().eval()
+    for parameter in model.parameters():
+        parameter.add_(0.1 * torch.randn_like(parameter))
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    tokens = model.patch_embed(x) + model.pos_embed.unflatten(1, (4, 4))
+    for block in model.blocks:
+        spectrum = torch.fft.rfft2(F.layer_norm(tokens, (16,), block.norm1.weight, block.norm1.bias, 1e-6), dim=(1, 2))
+        spectrum = spectrum * torch.view_as_complex(block.attn.complex_weight)
+        mixed = torch.fft.irfft2(spectrum, s=(4, 4), dim=(1, 2))
+        mixed = F.layer_norm(mixed, (16,), block.norm2.weight, block.norm2.bias, 1e-6)
+        hidden = F.gelu(mixed @ block.mlp.fc1.weight.T + block.mlp.fc1.bias)
+        tokens = tokens + hidden @ block.mlp.fc2.weight.T + block.mlp.fc2.bias
+    tokens = F.layer_norm(tokens, (16,), model.norm.weight, model.norm.bias, 1e-6)
+    logits = tokens.mean((1, 2)) @ model.head.weight.T + model.head.bias
+    torch.testing.assert_close(model(x), logits, rtol=0, atol=1e-10)
 
 
 def test_every_name_is_in_timm_and_nothing_else():

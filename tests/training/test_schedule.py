@@ -33,9 +33,10 @@ def test_learning_rate_is_timms_cosine_with_warm_up(batch):
         assert learning_rate(recipe, step, steps) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
 
 
-def test_what_is_exempt_does_not_decay():
-    model = torchvars.create("rvt_micro_vars_sd", img_size=32, patch_size=4, num_classes=2)
-    recipe = Recipe("rvt_micro_vars_sd", img_size=32, epochs=10, batch=8)
+@pytest.mark.parametrize("layer_decay", [None, 0.5])
+def test_what_is_exempt_does_not_decay(layer_decay):
+    model = torchvars.create("deit_micro_vars_d_released", img_size=32, patch_size=4, num_classes=2)
+    recipe = Recipe("deit_micro_vars_d_released", img_size=32, epochs=10, batch=8, layer_decay=layer_decay)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     decays = {
         names[id(parameter)]: group["weight_decay"]
@@ -43,9 +44,10 @@ def test_what_is_exempt_does_not_decay():
         for parameter in group["params"]
     }
     assert set(decays) == set(names.values())
-    exempt = model.no_weight_decay()
+    exempt = ("pos_embed", "dictionary.inhibition", "dictionary.step", "strength_factor")
+    assert {name.endswith(exempt[:2]) for name in decays} == {True, False}
     for name, parameter in model.named_parameters():
-        assert decays[name] == (0 if parameter.ndim < 2 or name in exempt else recipe.weight_decay)
+        assert decays[name] == (0 if parameter.ndim < 2 or name.endswith(exempt) else recipe.weight_decay), name
 
 
 def test_layer_decay_falls_from_the_head_to_the_stem():

@@ -52,7 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how VARS layers solve", "on a trained model; its own settings unless given")
     group.add_argument("--steps", type=int, metavar="N", help="of the solver")
     group.add_argument("--strength", type=float, metavar="X", help="of the sparse penalty")
-    group.add_argument("--solver", metavar="NAME", help="a name of torchvars list solvers")
+    group.add_argument(
+        "--solver", metavar="NAME", help="a name of torchvars list solvers; it starts where the model's own does"
+    )
     group.add_argument(
         "--adapt",
         type=float,

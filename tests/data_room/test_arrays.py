@@ -21,7 +21,7 @@ def stored(tmp_path):
 def test_a_block_of_an_array(stored):
     file, pictures, labels = stored
     source = Arrays(file, labels, 4, 5, CLASSES)
-    assert source.identities == ["0", "1", "2", "3", "4"]
+    assert source.identities == ["dog/0", "frog/1", "cat/2", "dog/3", "frog/4"]
     assert source.classes == CLASSES
     assert source.labels == [1, 2, 0, 1, 2]
     for index in range(5):

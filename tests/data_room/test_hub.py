@@ -51,7 +51,7 @@ def test_a_data_set_holds_what_was_put_into_it(tmp_path, columns):
         assert source.name == f"{folder}:{name}"
         assert source.classes == NAMES
         assert source.labels == [label for _, label in SPLITS[name]]
-        assert source.identities == [str(number) for number in range(len(SPLITS[name]))]
+        assert source.identities == [f"{NAMES[label]}/{name}-{n}" for n, (_, label) in enumerate(SPLITS[name])]
         assert [source.read(index) for index in range(len(source))] == [encoded(seed) for seed, _ in SPLITS[name]]
 
 

@@ -91,7 +91,8 @@ def test_folder_and_tar_hold_the_same(tmp_path_factory, paths, reverse):
     """Whatever the names, and in whatever order they were written."""
     tmp_path = tmp_path_factory.mktemp("pictures")
     names = [f"val/{folder}/{file}{extension}" for folder, file, extension in sorted(paths, reverse=reverse)]
-    files = {"val/z/z.png": b"0"} | {name: name.encode() for name in names}
+    files = {f"val/{folder}/z.png": b"0" for folder in ("z", *(path[0] for path in paths))}  # no class without any
+    files |= {name: name.encode() for name in names}
     folder = open_source(write_folder(tmp_path / "data", files), "val")
     tar = open_source(write_tar(tmp_path / "data.tar", files), "val")
     assert folder.identities == tar.identities
@@ -129,14 +130,29 @@ def test_classes_without_splits_are_all_there_is(store):
 
 def test_every_extension_is_a_picture_that_decodes(store):
     formats = {".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tiff": "TIFF", ".bmp": "BMP", ".png": "PNG"}
-    formats |= {".ppm": "PPM", ".webp": "WEBP"}
+    formats |= {".ppm": "PPM", ".pgm": "PPM", ".webp": "WEBP", ".gif": "GIF", ".jfif": "JPEG"}
     assert set(formats) == EXTENSIONS
     files = {f"cat/1{extension}": encoded(7, format) for extension, format in formats.items()}
     files |= {f"cat/2{extension.upper()}": encoded(7, format) for extension, format in formats.items()}
-    source = open_source(store(files | {"dog/1.gif": b"", "dog/1.json": b""}), "train")
+    source = open_source(store(files | {"cat/1.npy": b"", "cat/1.json": b""}), "train")
     assert set(source.identities) == set(files)
     for index in range(len(source)):
         assert source.open(index).size == (6, 5)
+
+
+@pytest.mark.parametrize("around", ["", "val/"])
+def test_a_class_without_pictures_is_not_left_out_in_silence(store, around):
+    files = {"cat/1.png": encoded(), "dog/1.npy": b"", "eel/1/2.npy": b"", ".git/config": b"", "notes.txt": b""}
+    data = store({f"{around}{name}": content for name, content in files.items()})
+    with pytest.raises(ValueError, match=r"2 of the 3 classes of .* have no pictures, such as dog: copy them again"):
+        open_source(data, "val")
+
+
+def test_an_empty_folder_is_a_class_without_pictures(tmp_path):
+    folder = write_folder(tmp_path, {"cat/1.png": encoded()})
+    (folder / "eel").mkdir()
+    with pytest.raises(ValueError, match=r"1 of the 2 classes of .* have no pictures, such as eel"):
+        open_source(folder, "val")
 
 
 def test_a_split_that_is_not_there(store):
@@ -232,10 +248,21 @@ def test_grey_and_palette_pictures_decode_to_the_colours_they_show():
     np.testing.assert_array_equal(opened(image), palette[numbers])
 
 
-def opened(image):
+def test_pictures_of_16_bit_keep_the_upper_8():
+    grey = np.arange(0, 65536, 2185, dtype=np.uint16).reshape(5, 6)
+    np.testing.assert_array_equal(opened(Image.fromarray(grey)), np.stack([(grey >> 8).astype(np.uint8)] * 3, axis=-1))
+
+
+@pytest.mark.parametrize("numbers", [np.float32(0.5), np.int32(-7), np.int32(70_000)])
+def test_numbers_of_unknown_range_are_no_picture(numbers):
+    with pytest.raises(ValueError, match=r"its pixels are .*: expected 8 or 16 bit"):
+        opened(Image.fromarray(np.full((5, 6), numbers)), "TIFF")
+
+
+def opened(image, format="PNG"):
     """The image as a source gives it that has only the file."""
     file = io.BytesIO()
-    image.save(file, "PNG")
+    image.save(file, format)
 
     class Only(Source):
         def read(self, index):

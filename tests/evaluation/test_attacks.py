@@ -421,12 +421,16 @@ class TestMaskedGradients:
 
     BASE = PGD(1 / 255)
 
+    @pytest.mark.parametrize(("pictures", "low", "high"), [(20, 0.45, 0.2), (50, 0.3, 0.14), (100, 0.2, 0.1)])
+    def test_too_few_pictures_to_show_a_fall_are_no_sign(self, pictures, low, high):
+        assert masking_signs({PGD(1 / 255): low, PGD(8 / 255): high}, pictures, floor=0.001) == []
+
     @pytest.mark.parametrize(
         ("accuracies", "expected"),
         [
             ({BASE: 0.4, PGD(2 / 255): 0.6}, ["2/255 and 5 steps leaves 60.0%.*every picture of a smaller"]),
             ({BASE: 0.4, PGD(2 / 255): 0.41}, []),
-            ({BASE: 0.4, PGD(32 / 255): 0.39}, ["no less than a small part"]),
+            ({BASE: 0.4, PGD(32 / 255): 0.39}, ["hardly less than a small part"]),
             ({BASE: 0.01, PGD(32 / 255): 0.01}, []),
             ({BASE: 0.4, PGD(1 / 255, steps=50): 0.5}, ["50 steps leaves 50.0%.*astray"]),
             ({BASE: 0.4, Square(1 / 255): 0.3}, [r"Square of radius 1/255 leaves 30.0%.*gradient.*PGD.*40.0%$"]),

@@ -137,7 +137,7 @@ def test_who_is_always_right_scores_100_and_who_is_always_wrong_0(name, tmp_path
         assert {row.images for row in classes} == {3 if name == "cifar10_c" else 2}
         # The wrong one names the opposite half each time, so that both keep to what they say.
         consistent = {row.condition: row.value for row in rows if row.metric == "consistency"}
-        compared = {"corruptions": {*PUBLISHED, *EXTRA}, **dict.fromkeys(ATTACKING, attacked)}.get(name, set())
+        compared = {"corruptions": {*PUBLISHED, *EXTRA, "all"}, **dict.fromkeys(ATTACKING, attacked)}.get(name, set())
         assert consistent == dict.fromkeys(compared, 100)
         if name == "imagenet_c":
             assert len([row for row in rows if row.metric == "CE"]) == 15
@@ -159,6 +159,24 @@ def test_corruptions_are_as_strong_as_pictures_of_that_size_have_them(size, stre
     assert [each for each in STRENGTHS if asked[each].change == by_default.change] == [strengths]
 
 
+def test_an_extra_corruption_is_there_as_a_whole_or_not_at_all(tmp_path):
+    path, classes = imagenet_c(tmp_path)
+    model = subject(**classes)
+    (path / "spatter").mkdir()
+    for severity in (1, 3):
+        (path / "spatter" / str(severity)).symlink_to(tmp_path / "pictures")
+    missing = BENCHMARKS["imagenet_c"](str(path), model, Options()).missing
+    assert [each for each in missing if not each.startswith("class ")] == ["spatter/2", "spatter/4", "spatter/5"]
+
+
+@pytest.mark.parametrize("name", ["imagenet_c", "cifar10_c"])
+def test_published_pictures_are_shown_as_stored_only_if_they_are_of_that_size(name, tmp_path):
+    path, classes = LAYOUTS[name](tmp_path)
+    for size, said in ((32, "as stored"), (24, "shorter side to 27, centre 24 pixels, or as it is if of that size")):
+        protocol = BENCHMARKS[name](str(path), replace(subject(**classes), size=size), Options()).protocol
+        assert protocol.partition(", ")[2].partition(";")[0] == said
+
+
 def test_consistency_is_the_share_of_pictures_of_which_the_same_is_said_and_its_mean_over_severities(
     tmp_path, monkeypatch
 ):
@@ -177,7 +195,7 @@ def test_consistency_is_the_share_of_pictures_of_which_the_same_is_said_and_its_
     benchmark = BENCHMARKS["corruptions"](str(path), model, options)
     results = evaluate(model, [benchmark], tmp_path / "results.json", partial_ok=True, workers=0)
     rows = {(row.condition, row.severity): row.value for row in results.rows if row.metric == "consistency"}
-    assert rows == {("contrast", 1): 100, ("contrast", 5): 50, ("contrast", None): 75}
+    assert rows == {("contrast", 1): 100, ("contrast", 5): 50, ("contrast", None): 75, ("all", None): 75}
 
 
 def test_corruptions_and_attacks_are_conditions_beside_clean_ones(tmp_path, monkeypatch):

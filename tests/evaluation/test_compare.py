@@ -108,7 +108,16 @@ def test_differences_only_on_the_same_pictures_and_conditions():
     assert [(each.benchmark, each.condition) for each in differences(first, second)] == [("corruptions", "fog 1")]
     fewer = tried("third", {"corruptions": {fog: first_ones(0.5, 30)}}, 30)
     assert differences(first, fewer) == []
-    assert "first and third have no pictures in common" in printed(print_differences, first, fewer)
+    told = printed(print_differences, first, fewer)
+    assert "corruptions: not paired, for it was of 40 pictures, and of 30, 30 of which are the same" in told
+    assert "first and third have nothing in common that could be paired" in told
+
+
+def test_names_with_brackets_are_shown_as_they_are():
+    results = [tried(name, {"clean": {("clean", None): first_ones(0.5)}}) for name in ("run[final]", "x[/b]")]
+    for told in (printed(print_table, results), printed(print_differences, *results)):
+        assert "run[final]" in told
+        assert "x[/b]" in told
 
 
 def test_pictures_to_which_something_else_was_done_are_not_the_same():

@@ -67,6 +67,13 @@ def test_answers_are_kept_one_for_each_picture(right):
         lambda content: content["outcomes"]["corruptions"]["clean"].update(images=3),
         lambda content: content["outcomes"]["corruptions"]["clean"].update(right="no hex"),
         lambda content: content.update(rows=3),
+        lambda content: content.update(model="tiny"),
+        lambda content: content["model"].pop("name"),
+        lambda content: content["asked"].pop("corruptions"),
+        lambda content: content["pictures"].pop("corruptions"),
+        lambda content: content["pictures"]["corruptions"].pop(),
+        lambda content: content.update(pictures=[]),
+        lambda content: content["outcomes"]["corruptions"]["clean"]["named"].pop(),
     ],
 )
 def test_a_damaged_file_is_not_read(damage, tmp_path):
@@ -77,6 +84,15 @@ def test_a_damaged_file_is_not_read(damage, tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"results.json holds no results of torchvars evaluate: "):
         Results.read(path)
+
+
+def test_a_file_of_another_version_is_told_by_it(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text('{"torchvars_results": 2}')
+    with pytest.raises(ValueError, match="torchvars_results is 2, expected 1"):
+        Results.read(path)
+    with pytest.raises(IsADirectoryError, match="is a folder: expected a file of results"):
+        Results.read(tmp_path)
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path, monkeypatch):

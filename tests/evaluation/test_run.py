@@ -31,10 +31,12 @@ from torchvars.data import Source, open_source
 from torchvars.evaluation import metrics, run
 from torchvars.evaluation.attacks import PGD, Square
 from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Condition, Options
+from torchvars.evaluation.corruptions import PUBLISHED
 from torchvars.evaluation.processes import Processes
 from torchvars.evaluation.results import Results
 from torchvars.evaluation.run import evaluate, match_classes
 from torchvars.evaluation.subjects import Subject, open_subject, subject_of
+from torchvars.evaluation.watch import watching
 
 FEW = Options(corruptions=("gaussian_noise", "fog", "saturate"), severities=(1, 4), radii=(8 / 255,), queries=5)
 FEW = replace(FEW, attack_steps=(5,))
@@ -382,6 +384,23 @@ def test_a_model_in_training_mode_is_evaluated_as_it_will_be_used(pictures, tmp_
     assert results.value("clean", "loss", "clean") == again.value("clean", "loss", "clean")
 
 
+def test_versions_of_all_that_took_part_are_kept(pictures, tmp_path, monkeypatch):
+    model, output = subject(), tmp_path / "results.json"
+    own = tried(model, benchmarks(pictures, model, "clean"), output).environment
+    monkeypatch.setattr(run, "environment", lambda: {"torch": "3"})
+    for _ in range(2):
+        later = tried(model, benchmarks(pictures, model, "clean", "square"), output).environment
+        assert later == {"torch": "3", "earlier": [own]}
+
+
+def test_only_the_first_of_several_processes_shows_a_bar(monkeypatch, capsys):
+    for rank, said in (("0", "clean, clean: 50.00 %\n"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        with watching() as watch:
+            watch("clean", "clean", 10, 10, 0.5)
+        assert capsys.readouterr().err == said
+
+
 # Pictures that cannot be read
 
 
@@ -400,6 +419,9 @@ def test_a_picture_that_cannot_be_read_is_counted_and_named(tmp_path):
             assert (row.value, row.images) == (pytest.approx(90), 20), row
         elif row.metric == "loss":  # of those that were seen
             assert row.value < 0.2
+            assert row.images == 18
+        elif row.metric == "calibration error":
+            assert row.images == 18
     for outcomes in results.outcomes.values():
         for outcome in outcomes.values():
             assert len(outcome.right) == 20
@@ -451,11 +473,25 @@ def test_another_label_space_is_an_error(pictures):
     source = open_source(pictures, "val")
     with pytest.raises(ValueError, match=r"halves does not know 1 of the 4 classes of .*: bottom; it knows left, "):
         match_classes(subject((*HALVES[:3], "below")), source, False)
+    with pytest.raises(ValueError, match="halves has 4 logits and names 3 classes"):
+        match_classes(replace(subject(), classes=HALVES[:3]), source, False)
+    # It says how many it has, or it shows.
     nameless = replace(subject(), classes=None)
     assert match_classes(nameless, source, False) == (None, source.labels)
     nameless.classifier.model = Counted()
-    with pytest.raises(ValueError, match=r"5 classes whose names are not known, .* has 4: they cannot be matched"):
-        match_classes(nameless, source, False)
+    others = (nameless, replace(subject(classes=(*HALVES, "middle")), classes=None))
+    for other in others:
+        with pytest.raises(ValueError, match=r"5 classes whose names are not known, .* has 4: they cannot be matched"):
+            match_classes(other, source, False)
+
+
+def test_classes_without_names_are_taken_in_order_and_every_row_says_so(pictures, tmp_path):
+    nameless = replace(subject(sorted(HALVES)), classes=None)
+    results = tried(nameless, benchmarks(pictures, nameless, "clean"), tmp_path / "results.json")
+    said = "its classes have no names: logits are taken for the folders in alphabetical order"
+    assert all(row.protocol.endswith(said) for row in results.rows)
+    named = tried(subject(), benchmarks(pictures, subject(), "clean"), tmp_path / "named.json")
+    assert not any(said in row.protocol for row in named.rows)
 
 
 # What is missing
@@ -465,14 +501,15 @@ def test_what_is_missing_is_listed_and_refused_or_said_in_each_row(pictures, tmp
     model = subject()
     options = replace(FEW, corruptions=("fog", "spatter"), severities=(1, 2, 3, 5))
     chosen = benchmarks(pictures, model, "corruptions", options=options)
-    message = (
-        r"corruptions is not complete, 15 missing: gaussian_noise, shot_noise, .*, \.\.\.\. Sums over the rest mean"
-    )
+    message = r"corruptions is not complete: there is no gaussian_noise, .*, severity 4. Sums over the rest mean"
     with pytest.raises(ValueError, match=message):
         tried(model, chosen, tmp_path / "results.json", partial_ok=False)
     results = tried(model, chosen, tmp_path / "results.json")
     assert results.rows
-    assert all("; partial, without 15 of its conditions or classes" in row.protocol for row in results.rows)
+    said = "; partial, without gaussian_noise, shot_noise, impulse_noise and 12 more"
+    assert all(row.protocol.endswith(said) for row in results.rows)
+    missing = Results.read(tmp_path / "results.json").asked["corruptions"]["missing"]
+    assert missing == [*(name for name in PUBLISHED if name != "fog"), "severity 4"]
     # What lacks nothing says nothing.
     results = tried(model, benchmarks(pictures, model, "clean"), tmp_path / "clean.json", partial_ok=False)
     assert not any("partial" in row.protocol for row in results.rows)
@@ -636,7 +673,7 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
         "'nothing' is no trained model: expected a folder of weights": [*begin[:1], "nothing", *begin[2:]],
         "timm knows no model 'resnet5'; did you mean": [*begin[:1], "timm:resnet5", *begin[2:]],
         "no pictures at /nowhere": [*begin[:2], "--data", "/nowhere", *output],
-        "corruptions is not complete, 18 missing": [
+        "corruptions is not complete: there is no gaussian_noise": [
             *begin,
             "--benchmark=corruptions",
             "--corruptions=fog",
@@ -655,8 +692,15 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
         "no solver named 'newton': there are ista": [*begin, "--solver=newton"],
         "steps must be a whole number of at least 1, got 0": [*begin, "--steps=0"],
         "--adapt has to see clean pictures, and imagenet_c has none": [*begin, "--adapt=1", "--benchmark=imagenet_c"],
+        "--transfer-from is for pgd, fgsm, square, autoattack: none of them is in --benchmark clean": [
+            *begin,
+            f"--transfer-from={weights}",
+        ],
+        "strength must be a finite number, got inf": [*begin, "--strength=inf"],
+        "the power by which a strength adapts must be a finite number, got nan": [*begin, "--adapt=nan"],
+        f"{tmp_path} is a folder: give --output a file in it": [*begin, f"--output={tmp_path}"],
         "unrecognized arguments: --sead=1": [*begin, "--sead=1"],
-        "No such file or directory": ["compare", str(tmp_path / "nothing.json")],
+        "nothing.json: torchvars evaluate writes them by --output": ["compare", str(tmp_path / "nothing.json")],
         "--baseline must be from 1 to 1, got 2": ["compare", str(tmp_path / "nothing.json"), "--baseline=2"],
     }
     if find_spec("autoattack") is None:
@@ -697,8 +741,23 @@ def test_every_option_of_the_command_arrives(pictures, weights, tmp_path, monkey
     for option, expected in given.items():
         said(capsys, *begin, option)
         assert {name: seen[name] for name in expected} == expected
-    said(capsys, *begin, f"--transfer-from={weights}")
+    monkeypatch.setitem(BENCHMARKS, "pgd", look)
+    said(capsys, *begin, "--benchmark=pgd", f"--transfer-from={weights}")
     assert seen["transfer"].name == "tiny"
+
+
+def test_a_strength_adapts_to_the_pictures_it_is_told_of(pictures, weights, tmp_path, capsys):
+    (tmp_path / "flat").mkdir()
+    for half in HALVES:
+        (tmp_path / "flat" / half).mkdir()
+        Image.new("RGB", (32, 32), (90, 90, 90)).save(tmp_path / "flat" / half / "0.png")
+    begin = ["evaluate", str(weights), "--data", pictures, "--workers=0", "--adapt=1"]
+    losses = []
+    for number, more in enumerate(([], ["--adapt-data", pictures], ["--adapt-data", str(tmp_path / "flat")])):
+        main([*begin, *more, "--output", str(tmp_path / f"{number}.json")])
+        losses.append(Results.read(tmp_path / f"{number}.json").value("clean", "loss", "clean").value)
+    assert losses[0] == losses[1]
+    assert losses[2] != losses[0]
 
 
 def test_the_knobs_of_the_command_change_the_numbers_and_are_kept_apart(pictures, weights, tmp_path, capsys):

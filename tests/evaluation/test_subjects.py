@@ -66,6 +66,13 @@ def test_a_module_of_ones_own(tmp_path):
         subject_of("mine", torchvars.Classifier(timm.create_model("vit_tiny_patch16_224", depth=1, num_classes=2)), 16)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_model_of_another_precision_is_refused(dtype, weights):
+    classifier = torchvars.Classifier.from_pretrained(weights).to(dtype)
+    with pytest.raises(ValueError, match=f"mine has weights of {dtype}: models are evaluated in single precision"):
+        subject_of("mine", classifier, size=16)
+
+
 def test_a_model_of_timm_with_weights_from_a_file(tmp_path):
     model = timm.create_model("test_vit").eval()
     save_file(model.state_dict(), tmp_path / "model.safetensors")

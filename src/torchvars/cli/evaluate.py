@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         from ..data.sources import absolute
         from ..evaluation.adaptive import adapt
+        from ..evaluation.attacks import ATTACKS
         from ..evaluation.benchmarks import BENCHMARKS, Options
         from ..evaluation.compare import print_table
         from ..evaluation.run import evaluate, usual_rest
@@ -79,6 +80,10 @@ def run(arguments: argparse.Namespace) -> None:
     names = [name.strip() for name in arguments.benchmark.split(",")]
     if strange := [name for name in names if name not in BENCHMARKS]:
         raise ValueError(f"no benchmark named {strange[0]!r}: there are {', '.join(BENCHMARKS)}")
+    if arguments.transfer_from is not None and not set(names) & set(ATTACKS):
+        raise ValueError(
+            f"--transfer-from is for {', '.join(ATTACKS)}: none of them is in --benchmark {arguments.benchmark}"
+        )
     subject = open_subject(arguments.model, arguments.img_size)
     solving = {name: getattr(arguments, name) for name in ("steps", "strength", "solver")}
     solving = {name: value for name, value in solving.items() if value is not None}

@@ -10,7 +10,7 @@ from .sources import Source
 
 
 class Arrays(Source):
-    """Some pictures of a file of them; one goes by its number.
+    """Some pictures of a file of them; one goes by its class and its number.
 
     Args:
         file: .npy of pictures (N, H, W, 3), 8 bit. It is read where it lies.
@@ -34,7 +34,7 @@ class Arrays(Source):
         chosen = labels[first : first + count].astype(int)
         if chosen.min() < 0 or chosen.max() >= len(classes):
             raise ValueError(f"labels are from {chosen.min()} to {chosen.max()}: expected from 0 to {len(classes) - 1}")
-        names = [str(index) for index in range(count)]
+        names = [f"{classes[label]}/{index}" for index, label in enumerate(chosen)]
         super().__init__(f"{file}[{first}:{first + count}]", names, classes, chosen.tolist())
 
     def open(self, index: int) -> Image.Image:

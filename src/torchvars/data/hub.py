@@ -4,16 +4,17 @@ from .sources import Source, choose_split
 
 
 class Hub(Source):
-    """Pictures of a data set that is stored in tables; one goes by its number in the split.
+    """Pictures of a data set that is stored in tables; one goes by its class, the split, and its number there.
 
     Args:
         reader: timm's, of a split.
-        name: of the data set and the split.
+        name, split: of the data set.
         classes: their names, as the data set orders them.
     """
 
-    def __init__(self, reader, name: str, classes: list[str]):
+    def __init__(self, reader, name: str, split: str, classes: list[str]):
         self.reader = reader
+        name = f"{name}:{split}"
         key = reader.label_key
         labels = reader.dataset.select_columns(key)[:][key]  # of this column alone: no picture is touched
         for index, label in enumerate(labels):
@@ -24,7 +25,8 @@ class Hub(Source):
                 )
         if missing := reader.dataset.data.column(reader.image_key).null_count:
             raise ValueError(f"{missing} of {len(labels)} rows of {name} have no picture: leave them out with datasets")
-        super().__init__(name, [str(index) for index in range(len(labels))], list(classes), labels)
+        identities = [f"{classes[label]}/{split}-{index}" for index, label in enumerate(labels)]
+        super().__init__(name, identities, list(classes), labels)
 
     def read(self, index: int) -> bytes:
         with self.reader[index][0] as file:
@@ -53,7 +55,7 @@ def open_hub(name: str, split: str) -> Hub:
     label = _column(features, "label", datasets.ClassLabel, name)
     # Not by timm's create_dataset, which turns names into lower case: folders would not be found.
     reader = ReaderHfds(name, split=chosen, input_key=image, target_key=label)
-    return Hub(reader, f"{name}:{chosen}", features[label].names)
+    return Hub(reader, name, chosen, features[label].names)
 
 
 def _column(features: dict, usual: str, kind: type, where: str) -> str:

@@ -56,17 +56,24 @@ class Pictures(Dataset):
         return len(self.source)
 
     def __getitem__(self, draw: Draw) -> Sample:
+        index, image, problem = self.readable(draw.index)
+        with seeded(draw.seed):
+            pixels = self.transform(image)
+        return Sample(pixels, self.source.labels[index], self.source.identities[draw.index], problem)
+
+    def readable(self, first: int = 0) -> tuple[int, Image.Image, str]:
+        """The first picture from there on that can be read: its index, itself, and why the one asked for could not.
+
+        Raises:
+            ValueError: there is none.
+        """
         problem = ""
         for offset in range(len(self.source)):
-            index = (draw.index + offset) % len(self.source)
+            index = (first + offset) % len(self.source)
             try:
-                image = self.source.open(index)
+                return index, self.source.open(index), problem
             except UNREADABLE as error:
                 problem = problem or f"{type(error).__name__}: {error}"
-                continue
-            with seeded(draw.seed):
-                pixels = self.transform(image)
-            return Sample(pixels, self.source.labels[index], self.source.identities[draw.index], problem)
         raise ValueError(f"no picture of {self.source.name} can be read: {problem}")
 
 
@@ -138,6 +145,7 @@ def _end_when_told_by(process: int) -> None:
 
 def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) -> Iterable[Batch]:
     """Batches in the order given, made by so many processes beside this one."""
+    pictures.readable()  # if none is, it is said here plainly, and not by another process
     return DataLoader(
         pictures,
         batch_sampler=batches,

@@ -6,9 +6,10 @@ import tarfile
 from abc import ABC, abstractmethod
 from pathlib import Path, PurePosixPath
 
-from PIL import Image
+import numpy as np
+from PIL import Image, UnidentifiedImageError
 
-EXTENSIONS = {".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+EXTENSIONS = {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "eval", "test")}
 
 Member = tuple[str, int, int]
@@ -38,8 +39,24 @@ class Source(ABC):
 
     def open(self, index: int) -> Image.Image:
         """One picture, in RGB."""
-        with Image.open(io.BytesIO(self.read(index))) as image:
-            return image.convert("RGB")
+        content = self.read(index)
+        try:
+            with Image.open(io.BytesIO(content)) as image:
+                return to_rgb(image)
+        except UnidentifiedImageError as error:  # whose own words name a place in memory
+            raise UnidentifiedImageError(f"its {len(content)} bytes are no picture") from error
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """A picture of any mode as 8 bit of red, green and blue; a ValueError if it is not known what its numbers mean."""
+    if image.mode.startswith("I"):  # 16 bit, of which Pillow would keep what is below 256
+        numbers = np.asarray(image)
+        if numbers.min() < 0 or numbers.max() > 65535:
+            raise ValueError(f"its pixels are from {numbers.min()} to {numbers.max()}: expected 8 or 16 bit")
+        image = Image.fromarray((numbers >> 8).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("its pixels are floating numbers of unknown range: expected 8 or 16 bit")
+    return image.convert("RGB")
 
 
 class Folder(Source):
@@ -51,6 +68,7 @@ class Folder(Source):
         pictures = [path.relative_to(folder) for path in found if path.suffix.lower() in EXTENSIONS]
         _check(folder, [path.as_posix() for path in pictures], sorted(path.name for path in folder.iterdir()))
         super().__init__(str(folder), *_classes_by_folder([path.as_posix() for path in pictures]))
+        _check_classes(str(folder), {path.name for path in folder.iterdir() if path.is_dir()}, self.classes)
 
     def read(self, index: int) -> bytes:
         return (self.folder / self.identities[index]).read_bytes()
@@ -173,12 +191,18 @@ def _open_tar(path: Path, split: str) -> Tar:
         if any(len(PurePosixPath(name).parts) < 3 for name in pictures) or top in all_splits():
             break
         pictures = {name.removeprefix(f"{top}/"): place for name, place in pictures.items()}
+        members = {name.removeprefix(f"{top}/"): place for name, place in members.items() if name.startswith(f"{top}/")}
     chosen = choose_split({PurePosixPath(name).parts[0] for name in pictures}, split, str(path))
     if chosen is not None:
         prefix = f"{chosen}/"
-        pictures = {name.removeprefix(prefix): place for name, place in pictures.items() if name.startswith(prefix)}
+        pictures, members = (
+            {name.removeprefix(prefix): place for name, place in files.items() if name.startswith(prefix)}
+            for files in (pictures, members)
+        )
     _check(path, list(pictures), sorted(members))
-    return Tar(path, pictures, f"{path}:{chosen}" if chosen else str(path))
+    source = Tar(path, pictures, f"{path}:{chosen}" if chosen else str(path))
+    _check_classes(source.name, {PurePosixPath(name).parts[0] for name in members if "/" in name}, source.classes)
+    return source
 
 
 def _classes_by_folder(identities: list[str]) -> tuple[list[str], list[str], list[int]]:
@@ -192,6 +216,15 @@ def _classes_by_folder(identities: list[str]) -> tuple[list[str], list[str], lis
 
 def all_splits() -> set[str]:
     return {name for names in SPLITS.values() for name in names}
+
+
+def _check_classes(where: str, folders: set[str], classes: list[str]) -> None:
+    """A ValueError if a folder that should be a class has no pictures; one whose name begins with a dot is none."""
+    if empty := sorted(name for name in folders.difference(classes) if not name.startswith(".")):
+        raise ValueError(
+            f"{len(empty)} of the {len(empty) + len(classes)} classes of {where} have no pictures, such as {empty[0]}: "
+            f"copy them again, or remove the folders; a picture ends in {', '.join(sorted(EXTENSIONS))}"
+        )
 
 
 def _check(where: Path, pictures: list[str], found: list[str]) -> None:

@@ -1,5 +1,6 @@
 """A strength that follows the noise in a picture, for models that are trained already."""
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -63,6 +64,8 @@ def calibrate(classifier: nn.Module, batches: Iterable[Tensor]) -> dict[str, flo
 
 def adapt(classifier: nn.Module, usual: dict[str, float], power: float = 1.0) -> None:
     """Lets the strength of every VARS layer follow the noise, in place."""
+    if not math.isfinite(power):
+        raise ValueError(f"the power by which a strength adapts must be a finite number, got {power}")
     for name, layer in classifier.named_modules():
         if isinstance(layer, Reconstruction):
             layer.solver = AdaptiveStrength(layer.solver, usual[name], power)

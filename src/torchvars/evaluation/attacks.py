@@ -503,8 +503,9 @@ def masking_signs(
         ]
         low, high = ladder[0], ladder[-1]
         falls = above(accuracies[low], accuracies[high]) or not above(accuracies[low], floor)
-        if high.radius >= 8 * low.radius and not falls:
-            signs.append(f"{left(high)}, no less than a small part of it: {left(low)}")
+        would_show = above(accuracies[low], accuracies[low] / 2)  # if half of it were lost: else there are too few
+        if high.radius >= 8 * low.radius and would_show and not falls:
+            signs.append(f"{left(high)}, hardly less than a small part of it: {left(low)}")
     stuck = set()  # balls where steps were added in vain
     for ladder in _ladders(climbs, "steps"):
         signs += [

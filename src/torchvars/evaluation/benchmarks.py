@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..data import Part, Source, derive_seed, leave_out, open_source
 from ..data.arrays import Arrays
+from ..data.pictures import UNREADABLE
 from ..data.sources import Folder, absolute
 from .attacks import ATTACKS, PGD, Attack, Square, Transferred
 from .chance import generators_of
@@ -108,7 +109,10 @@ class Options:
             raise ValueError(f"severities are 1, 2, 3, 4 and 5, got {strange[0]}")
         for name in ("corruptions", "severities"):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))  # each once
+        if self.norm not in ("linf", "l2"):
+            raise ValueError(f"norm must be linf or l2, got {self.norm!r}")
         if self.frost is not None:
+            object.__setattr__(self, "frost", Path(self.frost))
             if not self.frost.is_dir():
                 raise FileNotFoundError(
                     f"no folder of frost pictures at {self.frost}: leave it out for ice that is made up"
@@ -164,7 +168,7 @@ def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
             folder = Path(path) / name / str(severity)
             if folder.is_dir():
                 found[name, severity] = limited(Folder(folder), options.limit)
-            elif name in PUBLISHED:
+            elif name in PUBLISHED or (Path(path) / name).is_dir():  # the extra ones may be left out as a whole
                 missing.append(f"{name}/{severity}")
     if not found:
         raise ValueError(f"{path} holds nothing of ImageNet-C: expected folders <corruption>/<severity>/<class>")
@@ -180,7 +184,7 @@ def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
     missing += missing_classes(first, "imagenet-1k")
     return Benchmark(
         "imagenet_c",
-        f"published files, {stored(subject, 224)}; CE relative to AlexNet",
+        f"published files, {stored(subject, first)}; CE relative to AlexNet",
         absolute(path),
         conditions,
         reference=ALEXNET,
@@ -214,7 +218,7 @@ def cifar10_c(path: str, subject: Subject, options: Options) -> Benchmark:
     missing = options.not_asked() + [f"{name}.npy" for name in asked if not (folder / f"{name}.npy").exists()]
     if not conditions:
         raise ValueError(f"{path} holds none of {', '.join(f'{name}.npy' for name in options.corruptions[:3])}, ...")
-    protocol = f"published arrays, {stored(subject, 32)}"
+    protocol = f"published arrays, {stored(subject, conditions[0].source)}"
     return Benchmark("cifar10_c", protocol, absolute(path), conditions, missing=tuple(missing))
 
 
@@ -348,9 +352,15 @@ def centred(subject: Subject) -> str:
     return f"shorter side to {round(size * 256 / 224)}, centre {size} pixels, or as it is if of that size"
 
 
-def stored(subject: Subject, size: int) -> str:
-    """How pictures that are published at a size are shown to a model."""
-    return "as stored" if subject.size == size else centred(subject)
+def stored(subject: Subject, source: Source) -> str:
+    """How pictures that are published at one size are shown to a model."""
+    for index in range(len(source)):
+        try:
+            size = source.open(index).size
+        except UNREADABLE:
+            continue
+        return "as stored" if size == (subject.size, subject.size) else centred(subject)
+    return centred(subject)
 
 
 def check_same_classes(subject: Subject, other: Subject) -> None:
@@ -398,6 +408,7 @@ def summarize(benchmark: Benchmark, outcomes: Mapping[str, Outcome]) -> list[tup
     for condition in benchmark.conditions:
         if condition.severity is not None:
             by_name.setdefault(condition.name, []).append(outcomes[key_of(condition.name, condition.severity)])
+    consistencies = {}
     errors = {name: np.stack([~outcome.right for outcome in found], 1).mean(1) for name, found in by_name.items()}
     for name, error in errors.items():
         rows.append((name, None, "accuracy", bootstrap(100 * (1 - error))))
@@ -406,11 +417,15 @@ def summarize(benchmark: Benchmark, outcomes: Mapping[str, Outcome]) -> list[tup
         if all("consistency" in outcome.figures for outcome in by_name[name]):
             shares = [outcome.figures["consistency"][0] for outcome in by_name[name]]
             rows.append((name, None, "consistency", (float(np.mean(shares)), None, None)))
+            consistencies[name] = float(np.mean(shares))
     published = [name for name in PUBLISHED if name in errors]
     if published:
         together = np.stack([errors[name] for name in published], 1)
         mean = lambda means: means.mean(-1)  # noqa: E731
         rows.append(("all", None, "accuracy", bootstrap(100 * (1 - together), mean)))
+        if all(name in consistencies for name in published):
+            share = float(np.mean([consistencies[name] for name in published]))
+            rows.append(("all", None, "consistency", (share, None, None)))
         if benchmark.reference:
             rows.append(("all", None, "mCE", bootstrap(100 * relative(errors, benchmark.reference, published), mean)))
     return rows

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from .corruptions import EXTRA, PUBLISHED
@@ -116,15 +117,15 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
     }
     table = Table(title="accuracy in percent and its 95 % interval over pictures, unless said otherwise")
     for title in ("benchmark", "condition", "metric", *names, *(f"paper: {each['name']}" for each in papers.values())):
-        table.add_column(title)
+        table.add_column(escape(title))
     for benchmark, condition, metric in lines_of(results):
         cells = [show(result.value(benchmark, metric, condition)) for result in results]
         theirs = [paper_figure(each, results, benchmark, condition, metric) for each in papers.values()]
-        table.add_row(benchmark, condition, metric, *cells, *theirs)
+        table.add_row(escape(benchmark), escape(condition), metric, *cells, *theirs)
     relatives = [relative_error(result, results[baseline]) for result in results]
     if len(results) > 1 and any(relatives):
         cells = [f"{each[0]:.1f} ({each[1]:.1f} to {each[2]:.1f})" if each else "" for each in relatives]
-        table.add_row("corruptions", "all", f"CE, {names[baseline]} = 100", *cells, *[""] * len(papers))
+        table.add_row("corruptions", "all", f"CE, {escape(names[baseline])} = 100", *cells, *[""] * len(papers))
     console.print(table)
     for line in protocols_of(results):
         console.print(line, highlight=False, markup=False)
@@ -169,12 +170,21 @@ def print_differences(first: Results, second: Results, console: Console | None =
     shared = [benchmark for benchmark in first.outcomes if benchmark in second.outcomes]
     for benchmark in shared:
         ways = [result.asked[benchmark].get("change") for result in (first, second)]
+        pictures = [result.pictures[benchmark] for result in (first, second)]
         if ways[0] != ways[1]:
             console.print(f"{benchmark}: not paired, for it was done with {ways[0]}, and with {ways[1]}", markup=False)
+        elif pictures[0] != pictures[1]:
+            alike = len(set(pictures[0]) & set(pictures[1]))
+            console.print(
+                f"{benchmark}: not paired, for it was of {len(pictures[0])} pictures, and of {len(pictures[1])}, "
+                f"{alike} of which are the same: evaluate both on the same ones, with the same --limit",
+                markup=False,
+            )
     if not found:
-        console.print(f"{names[0]} and {names[1]} have no pictures in common: nothing can be paired", markup=False)
+        console.print(f"{names[0]} and {names[1]} have nothing in common that could be paired", markup=False)
         return
-    table = Table(title=f"{names[1]} less {names[0]}, on the same pictures: points, 95 % interval, p of McNemar's test")
+    what = escape(f"{names[1]} less {names[0]}")
+    table = Table(title=f"{what}, on the same pictures: points, 95 % interval, p of McNemar's test")
     for title in ("benchmark", "condition", "difference", "p"):
         table.add_column(title)
     summed = {each.benchmark for each in found if each.condition == "all"}
@@ -182,7 +192,8 @@ def print_differences(first: Results, second: Results, console: Console | None =
         if each.benchmark in summed and each.condition not in ("all", "clean"):
             continue
         p = "" if each.p is None else f"{each.p:.2g}"
-        table.add_row(each.benchmark, each.condition, f"{each.value:+.2f} ({each.low:+.2f} to {each.high:+.2f})", p)
+        points = f"{each.value:+.2f} ({each.low:+.2f} to {each.high:+.2f})"
+        table.add_row(escape(each.benchmark), escape(each.condition), points, p)
     console.print(table)
 
 

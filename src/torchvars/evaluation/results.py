@@ -40,9 +40,11 @@ class Outcome:
     right: np.ndarray  # (N,) bool: whether each was recognised
     named: np.ndarray | None  # (N,) the class named, -1 for none; kept for clean pictures only
     figures: dict[str, Figure]  # by metric
+    unread: int = 0  # how many could not be read, and have no loss and no confidence
 
     def to_json(self) -> dict:
         content = {"images": len(self.right), "right": np.packbits(self.right).tobytes().hex(), "figures": self.figures}
+        content |= {"unread": self.unread} if self.unread else {}
         return content if self.named is None else {**content, "named": self.named.tolist()}
 
     @classmethod
@@ -52,8 +54,10 @@ class Outcome:
             raise ValueError(f"{8 * len(packed)} answers for {content['images']} pictures")
         right = np.unpackbits(packed, count=content["images"])
         named = np.array(content["named"], dtype=int) if "named" in content else None
+        if named is not None and len(named) != len(right):
+            raise ValueError(f"{len(named)} classes named for {len(right)} pictures")
         figures = {metric: tuple(figure) for metric, figure in content["figures"].items()}
-        return cls(right.astype(bool), named, figures)
+        return cls(right.astype(bool), named, figures, content.get("unread", 0))
 
 
 @dataclass
@@ -103,10 +107,16 @@ class Results:
     def read(cls, path: Path) -> "Results":
         """A ValueError if the file is none of ours."""
         try:
-            content = json.loads(Path(path).read_text())
+            text = Path(path).read_text()
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"no results at {path}: torchvars evaluate writes them by --output") from error
+        except IsADirectoryError as error:
+            raise IsADirectoryError(f"{path} is a folder: expected a file of results") from error
+        try:
+            content = json.loads(text)
             if content.get("torchvars_results") != 1:
-                raise ValueError("it has no torchvars_results")
-            return cls(
+                raise ValueError(f"torchvars_results is {content.get('torchvars_results')}, expected 1")
+            results = cls(
                 content["model"],
                 content["asked"],
                 {
@@ -119,8 +129,25 @@ class Results:
                 content["warnings"],
                 content["environment"],
             )
+            results.check()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} holds no results of torchvars evaluate: {error!r}") from error
+        return results
+
+    def check(self) -> None:
+        """A ValueError unless its parts are of each other."""
+        for name in ("model", "asked", "pictures", "unreadable", "environment"):
+            if not isinstance(getattr(self, name), dict):
+                raise ValueError(f"{name} is no object, but {getattr(self, name)!r}")
+        if "name" not in self.model:
+            raise ValueError("the model has no name")
+        for benchmark, outcomes in self.outcomes.items():
+            if benchmark not in self.asked or benchmark not in self.pictures:
+                raise ValueError(f"{benchmark} has outcomes, but nothing says what was asked, or of which pictures")
+            count = len(self.pictures[benchmark])
+            for key, outcome in outcomes.items():
+                if len(outcome.right) != count:
+                    raise ValueError(f"{benchmark}, {key}: {len(outcome.right)} answers for {count} pictures")
 
     @property
     def label(self) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +14,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
+from ..attention.modes import evaluating
 from ..data import Draw, Pictures, Source, load, open_source
 from ..data.pictures import centre_pixels
 from ..models.environment import environment
@@ -86,6 +87,9 @@ def _evaluate(
 ) -> Results:
     model = {**subject.describe(), "solving": solving}
     results = processes.by_first(lambda: open_results(output, model))
+    if subject.classes is None:
+        order = "; its classes have no names: logits are taken for the folders in alphabetical order"
+        benchmarks = [replace(benchmark, protocol=benchmark.protocol + order) for benchmark in benchmarks]
     matched = []
     for benchmark in benchmarks:
         source = benchmark.conditions[0].source
@@ -228,19 +232,20 @@ def judged(answers: Sequence[Answer], clean: Outcome | None, *, keep_named: bool
         figures["calibration error"] = (100 * calibration_error(confidence, right[readable]), None, None)
     if clean is not None and clean.named is not None:
         figures["consistency"] = bootstrap(100.0 * (readable & (named == clean.named)))
-    return Outcome(right, named if keep_named else None, figures)
+    return Outcome(right, named if keep_named else None, figures, unread=int((~readable).sum()))
 
 
 def rows_of(model: str, benchmark: Benchmark, outcomes: dict[str, Outcome], source: Source) -> list[Row]:
     """All rows of a benchmark, its classes included."""
     protocol = benchmark.protocol
     if benchmark.missing:
-        protocol += f"; partial, without {len(benchmark.missing)} of its conditions or classes"
-    count = len(source)
-    rows = [
-        Row(model, benchmark.name, condition, severity, metric, *figure, count, protocol)
-        for condition, severity, metric, figure in summarize(benchmark, outcomes)
-    ]
+        protocol += f"; partial, without {listed(benchmark.missing, 3)}"
+    rows = []
+    for condition, severity, metric, figure in summarize(benchmark, outcomes):
+        count = len(source)
+        if metric in ("loss", "calibration error"):
+            count -= outcomes[key_of(condition, severity)].unread
+        rows.append(Row(model, benchmark.name, condition, severity, metric, *figure, count, protocol))
     labels = np.array(source.labels)
     for said, conditions in groups_of_classes(benchmark).items():
         right = np.stack([outcomes[key_of(each.name, each.severity)].right for each in conditions], 1).mean(1)
@@ -271,6 +276,8 @@ def pictures_of(source: Source, size: int) -> Pictures:
 
 def open_results(output: Path, model: dict) -> Results:
     """The results of a file that is gone on with, or new ones."""
+    if output.is_dir():
+        raise IsADirectoryError(f"{output} is a folder: give --output a file in it")
     if not output.exists():
         if output.parent.exists() and not output.parent.is_dir():
             raise ValueError(f"{output.parent} is a file: give --output a path in a folder")
@@ -283,6 +290,9 @@ def open_results(output: Path, model: dict) -> Results:
             if results.model.get(name) != model[name]
         ]
         raise ValueError(f"{output} holds results of another model ({'; '.join(told)}): give another file")
+    here, before = environment(), {name: each for name, each in results.environment.items() if name != "earlier"}
+    if before != here:
+        results.environment = {**here, "earlier": [*results.environment.get("earlier", []), before]}
     return results
 
 
@@ -304,8 +314,6 @@ def held(output: Path) -> Iterator[None]:
 def check_writable(output: Path) -> None:
     """An OSError if the file could not be written, before anything is tried."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    if output.is_dir():
-        raise IsADirectoryError(f"{output} is a folder: give --output a file in it")
     with tempfile.TemporaryFile(dir=output.parent):
         pass
 
@@ -318,7 +326,7 @@ def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
         "data": benchmark.data,
         "pictures": digest_of(source.identities),
         "images": len(source),
-        "classes": len(source.classes),
+        "classes": len(set(source.labels)),
         "among_present": benchmark.among_present,
         "change": benchmark.change,
     }
@@ -337,18 +345,21 @@ def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
         key: asdict(attack.attack if isinstance(attack, Transferred) else attack)
         for key, attack in benchmark.attacks.items()
     }
-    missing = len(benchmark.missing)
-    results.asked[benchmark.name] = {**asked, "conditions": keys, "attacks": attacks, "missing": missing}
+    missing = {"missing": list(benchmark.missing)}
+    results.asked[benchmark.name] = {**asked, "conditions": keys, "attacks": attacks, **missing}
     results.pictures[benchmark.name] = list(source.identities)
 
 
 def check_missing(benchmark: Benchmark, partial_ok: bool) -> None:
     if benchmark.missing and not partial_ok:
-        shown = ", ".join(benchmark.missing[:8]) + (", ..." if len(benchmark.missing) > 8 else "")
         raise ValueError(
-            f"{benchmark.name} is not complete, {len(benchmark.missing)} missing: {shown}. Sums over the rest mean "
-            "something else; --partial makes them all the same, and says so in each row"
+            f"{benchmark.name} is not complete: there is no {listed(benchmark.missing, 100)}. Sums over the rest mean "
+            "something else; --partial makes them all the same, and says so in each row and what is missing in the file"
         )
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def match_classes(subject: Subject, source: Source, among_present: bool) -> tuple[list[int] | None, list[int]]:
@@ -357,10 +368,11 @@ def match_classes(subject: Subject, source: Source, among_present: bool) -> tupl
     Raises:
         ValueError: the model knows other classes.
     """
-    known = subject.classes
-    outputs = getattr(getattr(subject.classifier, "model", None), "num_classes", None)
+    known, outputs = subject.classes, outputs_of(subject)
+    if known is not None and outputs != len(known):
+        raise ValueError(f"{subject.name} has {outputs} logits and names {len(known)} classes: name as many")
     if known is None:
-        if outputs is not None and outputs != len(source.classes):
+        if outputs != len(source.classes):
             raise ValueError(
                 f"{subject.name} has {outputs} classes whose names are not known, {source.name} has "
                 f"{len(source.classes)}: they cannot be matched"
@@ -376,6 +388,17 @@ def match_classes(subject: Subject, source: Source, among_present: bool) -> tupl
     if among_present:
         return [column[name] for name in source.classes], list(source.labels)
     return None, [column[source.classes[label]] for label in source.labels]
+
+
+@torch.no_grad()
+def outputs_of(subject: Subject) -> int:
+    """How many logits a model gives: as it says, or as it does."""
+    said = getattr(getattr(subject.classifier, "model", None), "num_classes", None)
+    if said is not None:
+        return said
+    like = next(subject.classifier.parameters(), torch.zeros(()))
+    with evaluating(subject.classifier):
+        return subject.classifier(torch.zeros(1, 3, subject.size, subject.size, device=like.device)).shape[-1]
 
 
 def find_flat(

@@ -1,6 +1,7 @@
 """The model that is evaluated, whoever made it."""
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -62,6 +63,12 @@ def subject_of(name: str, classifier: Classifier, size: int | None = None) -> Su
     Raises:
         ValueError: the model does not take pictures of that size.
     """
+    strange = {each.dtype for each in classifier.parameters() if each.is_floating_point()} - {torch.float32}
+    if strange:
+        raise ValueError(
+            f"{name} has weights of {', '.join(map(str, strange))}: models are evaluated in single precision; "
+            "call .float() first"
+        )
     if size is not None:
         check_size(name, classifier, size)
     if origin := getattr(classifier.model, "origin", None):
@@ -104,6 +111,8 @@ def set_solving(
         raise ValueError(f"{subject.name} has no VARS layer: steps, strength and solver cannot be set")
     if solver is not None and solver not in SOLVERS:
         raise ValueError(f"no solver named {solver!r}: there are {', '.join(SOLVERS)}")
+    if strength is not None and not math.isfinite(strength):
+        raise ValueError(f"strength must be a finite number, got {strength}")
     for layer in layers:
         if solver is not None:
             layer.solver = SOLVERS[solver](steps=layer.solver.steps, start=layer.solver.start)

@@ -1,5 +1,6 @@
 """What a person sees of an evaluation while it goes on."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,10 @@ from .run import Watch
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """A bar in a terminal; elsewhere one line for each condition that is done."""
+    """A bar in a terminal; elsewhere one line for each condition that is done. Of several processes, by the first."""
+    if os.environ.get("RANK", "0") != "0":
+        yield lambda *_: None
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
 

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,36 @@ def test_rooms_import_only_from_rooms_above(path):
     if len(parts) == 1:
         return
     allowed = ROOMS[: ROOMS.index(parts[0]) + 1]
+    for name in imported(path, ("torchvars", *parts[:-1])):
+        _, room, *_ = *name.split("."), ""
+        assert room not in ROOMS or room in allowed, f"{path.name} imports {room}"
+
+
+def imported(path: Path, package: tuple[str, ...]) -> Iterator[str]:
+    """Whole names of what a file of torchvars imports of torchvars, however it does so."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level == len(parts):
-            rooms = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
-            for room in rooms:
-                assert room not in ROOMS or room in allowed, f"{path.name} imports {room}"
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            start = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{start}.{name}" for name in names]
+        yield from (name for name in names if name.split(".")[0] == "torchvars")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from torchvars.models import x", "torchvars.models.x"),
+        ("import torchvars.models as m", "torchvars.models"),
+        ("from .. import models", "torchvars.models"),
+        ("from ..models.weights import y", "torchvars.models.weights.y"),
+        ("from .solvers import ISTA", "torchvars.sparse.solvers.ISTA"),
+        ("import torch", None),
+    ],
+)
+def test_an_import_is_found_however_it_is_written(line, found, tmp_path):
+    (tmp_path / "file.py").write_text(line)
+    assert list(imported(tmp_path / "file.py", ("torchvars", "sparse"))) == ([] if found is None else [found])
 
 
 @pytest.mark.parametrize(

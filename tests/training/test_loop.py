@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -88,6 +89,11 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
+def last_step(output: Path) -> int:
+    """Of the last checkpoint of a run."""
+    return max((int(path.name[5:]) for path in (output / "checkpoints").glob("step_????????")), default=0)
+
+
 @pytest.mark.slow
 def test_killed_again_and_again_a_run_ends_the_same(pictures, tmp_path):
     begin = ["cifar10_deit_micro_vars_d", "--data", str(pictures), *OVERRIDES, "--workers=0", "--checkpoint-every=1"]
@@ -98,16 +104,16 @@ def test_killed_again_and_again_a_run_ends_the_same(pictures, tmp_path):
     arguments, kills = [*begin, "--output", str(output)], 0
     while True:
         process = subprocess.Popen(command(*arguments), env=environment())
-        try:
-            if process.wait(timeout=generator.uniform(4, 9) if kills < 4 else None) == 0:
-                break
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            kills += 1
-        if (output / "run.json").exists():
-            arguments = ["--resume", str(output)]
-    assert kills
+        at = kills * 8 + int(generator.integers(2, 8)) if kills < 4 else 10**9  # of 40 steps, anywhere in one
+        while process.poll() is None and last_step(output) < at:
+            time.sleep(0.01)
+        if process.poll() == 0:
+            break
+        process.kill()
+        process.wait()
+        kills += 1
+        arguments = ["--resume", str(output)]
+    assert kills == 4
     assert outcome(output) == outcome(tmp_path / "whole")
 
 

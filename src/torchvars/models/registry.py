@@ -138,9 +138,9 @@ def _cfg(name: str, folder: Path | None = None) -> dict:
 
 def _cfgs() -> dict[str, dict]:
     """One for each name, or for each of its weights, name.pictures, of which the first is what the name stands for."""
-    trained = {name: _cfg(name.partition(".")[0], EMBEDDED / name) for name in embedded()}
-    known = {name.partition(".")[0] for name in trained}
-    return trained | {name: _cfg(name) for name in MODELS if name not in known}
+    shipped = {name: _cfg(name.partition(".")[0], EMBEDDED / name) for name in embedded()}
+    known = {name.partition(".")[0] for name in shipped}
+    return shipped | {name: _cfg(name) for name in MODELS if name not in known}
 
 
 default_cfgs = generate_default_cfgs(_cfgs())

@@ -2,8 +2,8 @@
 
     python examples/demo.py [--output output/demo] [--limit 300]
 
-300 test pictures of CIFAR-10 are shown to every model that was trained on CIFAR-10, and 100 of them attacked. Printed: a
-table of accuracies with their intervals. Drawn: accuracy by corruption and radius; what a model passes on of a
+300 test pictures of CIFAR-10 are shown to every model that was trained on CIFAR-10, and 100 of them attacked. Printed:
+a table of accuracies with their intervals. Drawn: accuracy by corruption and radius; what a model passes on of a
 photograph after each recurrent step, clean and corrupted; and the same for all models side by side.
 """
 

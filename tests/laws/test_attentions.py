@@ -10,7 +10,7 @@ from torch import nn
 
 import torchvars
 from torchvars.attention import ATTENTIONS, Reconstruction, create
-from torchvars.sparse import FISTA, ISTA, SOLVERS, Equilibrium
+from torchvars.sparse import FISTA, ISTA, SOLVERS, Equilibrium, settings_of
 
 DIM, HEADS, GRID, BATCH = 24, 3, (4, 6), 2
 TOKENS = GRID[0] * GRID[1]
@@ -147,6 +147,19 @@ def test_every_solver_compiles_to_one_graph(solver, backend):
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     for one, other in zip(run_with_gradients(compiled, x), run_with_gradients(module, x), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * other.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    "name", ["vars_d", "global_filter", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vars_s", "vars_sd"))]
+)
+def test_compiles_on_one_grid_after_the_other(name):
+    torch.compiler.reset()
+    module = build(name, torch.float32)
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    for grid in ((4, 4), (4, 5), (6, 6)):
+        x = tokens(count=grid[0] * grid[1], dtype=torch.float32)
+        expected = module(x, grid)
+        torch.testing.assert_close(compiled(x, grid), expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
 
 
 def run_with_gradients(module, x):
@@ -310,12 +323,38 @@ def test_inspection_shows_the_layer_as_it_ran(name):
     torch.testing.assert_close(seen.objective, error + penalty)
     assert seen.sparsity.item() == pytest.approx((seen.code == 0).double().mean().item())
     assert seen.violation.shape == seen.objective.shape
-    with pytest.raises(KeyError, match="no reconstruction layer named 'third'; there are: first, second"):
+    with pytest.raises(KeyError, match="no reconstruction layer named 'third'; there are: 'first', 'second'"):
         layers["third"]
     # Outside the block nothing is kept.
     model["second"](x, GRID)
     assert list(layers) == ["first"]
     assert all(module.observer is None for module in model.modules() if isinstance(module, Reconstruction))
+
+
+def test_inspections_may_be_nested_and_of_a_layer_by_itself():
+    module, x = build("vars_d"), tokens()
+    with torchvars.inspect(module) as outer, torchvars.inspect(module) as inner:
+        module(x, GRID)
+    torch.testing.assert_close(outer[""].code, inner[""].code, rtol=0, atol=0)
+    with pytest.raises(KeyError, match="no reconstruction layer named 'attn'; there are: ''"):
+        outer["attn"]
+
+
+def test_a_solver_may_be_set_by_its_name_and_a_strength_is_a_number():
+    module = build("vars_d")
+    module.solver = "fista"
+    assert settings_of(module.solver) == settings_of(FISTA())
+    with pytest.raises(ValueError, match="solver must be an object such as FISTA"):
+        module.solver = 3
+    with pytest.raises(ValueError, match="strength is a number, not a parameter"):
+        module.strength = nn.Parameter(torch.tensor(0.3))
+    module.strength = 0.1
+    assert module.strength == 0.1
+
+
+def test_every_layer_runs_on_the_meta_device(name):
+    module = build(name, torch.float32).to("meta")
+    assert module(torch.empty(2, TOKENS, DIM, device="meta"), GRID).shape == (2, TOKENS, DIM)
 
 
 def test_inspection_is_undone_after_an_error():

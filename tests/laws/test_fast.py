@@ -210,11 +210,64 @@ def test_second_derivatives_are_for_the_plain_form(name):
         (gradient,) = torch.autograd.grad(layer(tokens, (3, 3)).square().sum(), tokens, create_graph=True)
         gradient.square().sum().backward()
 
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match=r"cannot be differentiated again: run all of it inside torchvars.sparse"):
         penalize()
     with plain():
         penalize()
     assert tokens.grad.abs().max() > 0
+
+
+def products(layer, tokens, along, weight):
+    """Hessian times a direction of a loss that is not quadratic, by `autograd.grad`, which meets no leaf but these."""
+    loss = ((layer(tokens, (3, 3)) + tokens).cos() * weight).sum()
+    (gradient,) = torch.autograd.grad(loss, tokens, create_graph=True)
+    return torch.autograd.grad((gradient * along).sum(), tokens)[0]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd"])
+def test_no_second_derivative_is_silently_wrong(name, frozen):
+    layer = create(name, 8, heads=2, grid=(3, 3)).double().requires_grad_(not frozen)
+    generator = torch.Generator().manual_seed(0)
+    tokens, along, weight = (torch.randn(1, 9, 8, dtype=torch.float64, generator=generator) for _ in range(3))
+    tokens.requires_grad_()
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        products(layer, tokens, along, weight)
+    # A graph that nobody goes back through is no harm, and the first gradient is what it was.
+    loss = ((layer(tokens, (3, 3)) + tokens).cos() * weight).sum()
+    (made,) = torch.autograd.grad(loss, tokens, create_graph=True)
+    loss = ((layer(tokens, (3, 3)) + tokens).cos() * weight).sum()
+    assert torch.equal(made, torch.autograd.grad(loss, tokens)[0])
+    with plain():
+        found = products(layer, tokens, along, weight)
+    if name == "vars_s":  # whose step does not depend on the tokens, so that the definition has no other gradient
+        step = 1e-5
+        sides = []
+        for sign in (1, -1):
+            moved = (tokens + sign * step * along).detach().requires_grad_()
+            loss = ((layer(moved, (3, 3)) + moved).cos() * weight).sum()
+            sides.append(torch.autograd.grad(loss, moved)[0])
+        torch.testing.assert_close(found, (sides[0] - sides[1]) / (2 * step), rtol=1e-5, atol=1e-6)
+
+
+def test_neither_is_one_at_an_optimum():
+    layer = create("vars_d", 8, heads=2, grid=(3, 3), solver=Equilibrium(FISTA(200))).double()
+    tokens, along, weight = (torch.randn(1, 9, 8, dtype=torch.float64) for _ in range(3))
+    with (
+        plain(),
+        pytest.raises(RuntimeError, match="differentiated again: take the solver itself, without Equilibrium"),
+    ):
+        products(layer, tokens.requires_grad_(), along, weight)
+
+
+def test_features_alone_refuse_as_well():
+    features = PositiveFeatures(8, 2, 16, normalize=False).double()
+    strided = torch.randn(1, 9, 2, 8, dtype=torch.float64).transpose(1, 2)
+    for queries in (strided, strided.contiguous()):
+        queries.requires_grad_()
+        (gradient,) = torch.autograd.grad(features.atoms(queries).pow(3).sum(), queries, create_graph=True)
+        with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+            torch.autograd.grad(gradient.sum(), queries)
 
 
 @pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd"])

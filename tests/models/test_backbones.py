@@ -167,6 +167,12 @@ def test_position_embeddings_of_another_grid_with_as_many_tokens(backbone):
     assert not torch.allclose(wide(x), square(x), rtol=0, atol=1e-5)
 
 
+def test_more_blocks_than_there_are_cannot_be_shown(model):
+    if type(model).__name__ != "DeiT":  # which is timm's own in this
+        with pytest.raises(ValueError, match="the last 4 blocks are asked for, and the model has 3"):
+            model.forward_intermediates(torch.randn(1, 3, 32, 32), indices=4)
+
+
 @pytest.mark.parametrize("backbone", SMALL)
 def test_bad_sizes_are_refused(backbone):
     with pytest.raises(ValueError, match="img_size 30 x 30 is not a multiple of"):

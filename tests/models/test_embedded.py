@@ -55,6 +55,13 @@ def assert_same(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+def test_timm_is_told_what_part_of_a_picture_a_model_wants():
+    """Of CIFAR's whole ones all, as in training; of others the middle."""
+    for name, crop in {"rvt_micro_softmax.cifar10": 1.0, "rvt_tiny_softmax": 0.875}.items():
+        model = timm.create_model(name, pretrained="." in name)
+        assert timm.data.resolve_model_data_config(model)["crop_pct"] == crop
+
+
 def test_the_models_of_some_pictures_by_their_attention(shipped):
     trained("birds").save_pretrained(shipped / "rvt_micro_softmax.birds")
     trained("birds").save_pretrained(shipped / "deit_micro_softmax.birds")

@@ -85,6 +85,18 @@ def test_a_model_in_another_precision_is_written_in_single(tmp_path):
     assert next(classifier.parameters()).dtype == torch.float64
 
 
+def test_command_exports_a_run_and_leaves_its_classes_alone(tmp_path, capsys):
+    build("rvt_micro", "vars_d").save_pretrained(tmp_path / "run" / "weights")
+    begin = ["export", str(tmp_path / "run"), "--format=pt2", "--output", str(tmp_path / "model.pt2")]
+    with pytest.raises(SystemExit):
+        main([*begin, "--num-classes=3"])
+    assert "run is trained for the classes it has: leave out --num-classes" in capsys.readouterr().err
+    main(begin)
+    pixels = torch.rand(2, 3, 32, 32)
+    expected = torchvars.Classifier.from_pretrained(tmp_path / "run" / "weights")(pixels)
+    torch.testing.assert_close(written(tmp_path / "model.pt2")(pixels), expected)
+
+
 def test_command_exports_the_weights_that_ship(tmp_path, capsys):
     main(["export", "rvt_micro_softmax.cifar10", "--format=pt2", "--output", str(tmp_path / "trained.pt2")])
     assert "not trained" not in capsys.readouterr().out

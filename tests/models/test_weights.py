@@ -270,6 +270,25 @@ def test_a_failed_save_leaves_the_old_files(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_model_that_would_be_built_otherwise_is_not_saved(tmp_path):
+    classifier = torchvars.Classifier(small())
+    classifier.model.blocks[0].attn = torchvars.attention.create("softmax", classifier.model.embed_dim, heads=2)
+    with pytest.raises(ValueError, match=r"blocks.0.attn.qkv.weight is \(.*\) here, and missing in rvt_micro_vars_d"):
+        classifier.save_pretrained(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_other_options_than_were_saved(tmp_path):
+    saved = torchvars.Classifier(small())
+    saved.save_pretrained(tmp_path)
+    other = torchvars.Classifier.from_pretrained(tmp_path, num_classes=7, attention_options={"strength": 0.05})
+    assert other.model.num_classes == other.model.head.out_features == 7
+    assert other.model.blocks[0].attn.strength == 0.05
+    assert torch.equal(other.model.blocks[0].attn.value.weight, saved.model.blocks[0].attn.value.weight)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
+        torchvars.Classifier.from_pretrained(tmp_path, foo=1)
+
+
 def test_a_model_that_has_no_name_cannot_be_saved(tmp_path):
     with pytest.raises(ValueError, match="Linear was not built by name"):
         torchvars.Classifier(torch.nn.Linear(2, 2)).save_pretrained(tmp_path)

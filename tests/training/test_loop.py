@@ -332,6 +332,22 @@ def test_whole_numbers_stay_whole(pictures, tmp_path, monkeypatch):
     assert [recipe.solver for recipe in seen] == [None, None]
 
 
+def test_pictures_that_do_not_fit_leave_no_run(pictures, tmp_path, capsys):
+    output = tmp_path / "run"
+    begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output)]
+    with pytest.raises(SystemExit, match="2"):
+        main(begin)  # 32 pixels, unless told otherwise
+    said = 'torchvars train: the crop "pad" takes pictures of 32 x 32, got one of 16 x 16: use "random resized"'
+    assert capsys.readouterr().err.strip() == said
+    assert not output.exists()
+
+
+def test_the_recipe_comes_first(pictures, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "--data", str(pictures), "cifar10_deit_micro_vars_d", "--output", str(tmp_path / "run")])
+    assert "the recipe comes first: torchvars train cifar10_deit_micro_vars_d ..., got" in capsys.readouterr().err
+
+
 def test_an_unknown_solver_is_told_of_and_leaves_no_run(pictures, tmp_path, capsys):
     output = tmp_path / "run"
     begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output), *OVERRIDES]

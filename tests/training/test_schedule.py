@@ -125,6 +125,9 @@ def test_imagenet_is_trained_as_the_paper_says():
         ({"smoothing": 1.5}, "smoothing must be between 0 and 1, got 1.5"),
         ({"warmup_epochs": 50}, "take more than the 10 epochs there are"),
         ({"ema": 1.0}, "ema must be a decay"),
+        ({"drop_path": 2.0}, "drop_path must be between 0 and 1, got 2.0"),
+        ({"smallest_crop": 3.0}, "smallest_crop must be between 0 and 1, got 3.0"),
+        ({"attention_options": ("strength=0.7",)}, "strength is a field of the recipe: set it by --strength"),
     ],
 )
 def test_impossible_recipes_are_refused(changed, message):

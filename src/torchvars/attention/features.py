@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from ..sparse import fast
+from ..sparse.once import once
 from ..sparse.precision import precisely
 from .tokens import precise
 
@@ -75,21 +75,22 @@ class _UnitFeatures(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, queries: Tensor, directions: Tensor, scale: float) -> Tensor:
-        queries, directions = queries.contiguous(), directions * scale
+        given, queries, directions = queries, queries.contiguous(), directions * scale
         atoms = queries @ directions
         atoms -= queries.square().sum(-1, keepdim=True).mul_(scale**2 / 2)
         atoms -= atoms.amax(-2, keepdim=True)  # any shift of a column cancels; with this one nothing overflows
         atoms.exp_()
         atoms /= atoms.square().sum(-2, keepdim=True).sqrt_()
-        ctx.save_for_backward(queries, directions, atoms)
+        ctx.save_for_backward(given, directions, atoms)
         ctx.scale = scale
         return atoms
 
     @staticmethod
-    @once_differentiable
+    @once()
     @precisely
     def backward(ctx, upstream: Tensor):
-        queries, directions, atoms = ctx.saved_tensors
+        given, directions, atoms = ctx.saved_tensors
+        queries = given.contiguous()
         along = (upstream * atoms).sum(-2, keepdim=True)  # a column of unit length can only turn
         of_logarithm = torch.addcmul(upstream, atoms, along, value=-1).mul_(atoms)
         of_queries = of_logarithm @ directions.mT

@@ -54,7 +54,7 @@ class Layers(dict[str, Inspection]):
     def __missing__(self, name: str) -> Inspection:
         if name in self.names:
             raise KeyError(f"{name!r} has not run yet: call the model inside the `with` block")
-        known = ", ".join(self.names) or "none: this model reconstructs nowhere"
+        known = ", ".join(map(repr, self.names)) or "none: this model reconstructs nowhere"
         raise KeyError(f"no reconstruction layer named {name!r}; there are: {known}")
 
 
@@ -71,13 +71,16 @@ def inspect(model: nn.Module) -> Iterator[Layers]:
     modules = {name: module for name, module in model.named_modules() if isinstance(module, Reconstruction)}
     layers = Layers(list(modules))
 
+    before = {name: module.observer for name, module in modules.items()}
+
     def observer_of(name: str):
         def observe(problem: SparseCoding, code: Tensor, reconstruction: Tensor) -> None:
             layers[name] = Inspection(problem, code, reconstruction)
+            if before[name] is not None:  # an inspection around this one
+                before[name](problem, code, reconstruction)
 
         return observe
 
-    before = {name: module.observer for name, module in modules.items()}
     try:
         for name, module in modules.items():
             module.observer = observer_of(name)

@@ -44,12 +44,6 @@ class Reconstruction(Attention):
         bias: bool = True,
     ):
         super().__init__(dim, heads)
-        if isinstance(solver, str):
-            solver = solver_from({"name": solver})
-        if not isinstance(solver, Solver):
-            raise ValueError(
-                f"solver must be an object such as FISTA(steps=3), or one of {', '.join(SOLVERS)}, got {solver}"
-            )
         self.value = nn.Linear(dim, dim, bias=bias)
         self.dictionary = dictionary
         self.solver = solver
@@ -82,6 +76,13 @@ class Reconstruction(Attention):
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         return self.proj(self.reconstruct(tokens, grid))
 
+    def __setattr__(self, name: str, value) -> None:
+        if name == "solver":
+            value = as_solver(value)
+        if name == "strength" and isinstance(value, nn.Parameter):
+            raise ValueError("strength is a number, not a parameter: for a learned one take LearnedISTA as solver")
+        super().__setattr__(name, value)
+
     @property
     def strength(self) -> float:
         return self._strength
@@ -92,3 +93,14 @@ class Reconstruction(Attention):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, heads={self.heads}, strength={self.strength}"
+
+
+def as_solver(solver: Solver | str) -> Solver:
+    """A solver, also by its name in SOLVERS."""
+    if isinstance(solver, str):
+        return solver_from({"name": solver})
+    if not isinstance(solver, Solver):
+        raise ValueError(
+            f"solver must be an object such as FISTA(steps=3), or one of {', '.join(SOLVERS)}, got {solver}"
+        )
+    return solver

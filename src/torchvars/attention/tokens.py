@@ -39,10 +39,12 @@ def check_tokens(tokens: Tensor, dim: int, grid: Grid | None) -> None:
 def resolve_grid(tokens: Tensor, grid: Grid | None, built_for: Grid) -> Grid:
     """The grid of these tokens: as given, else the one the layer was built for, else a square."""
     count = tokens.shape[-2]
-    side = math.isqrt(count)
-    for candidate in (grid, built_for, (side, side)):
+    for candidate in (grid, built_for):
         if candidate is not None and candidate[0] * candidate[1] == count:
             return tuple(candidate)
+    side = math.isqrt(count)  # only now: a graph of any number of tokens cannot hold it
+    if side * side == count:
+        return side, side
     raise ValueError(
         f"{count} tokens are neither a grid of {built_for[0]} x {built_for[1]}, for which this layer was built, nor a "
         "square: pass grid=(height, width)"

@@ -10,7 +10,7 @@ from pathlib import Path
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
-        help="a name of torchvars list weights or torchvars list models, or a folder written by save_pretrained",
+        help="a name of torchvars list weights or torchvars list models, or a folder of weights or of a run",
     )
     parser.add_argument("--format", choices=["onnx", "pt2"], default="onnx", help="default: onnx")
     parser.add_argument("--output", type=Path, help="file to write (default: output/NAME.FORMAT)")
@@ -24,16 +24,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from ..models import Classifier, create
     from ..models.export import export
+    from ..models.peers import open_classifier
 
-    if Path(arguments.model).is_dir():
-        classifier, name = Classifier.from_pretrained(arguments.model), Path(arguments.model).name
+    # With what it was trained on, the weights are meant.
+    trained = arguments.pretrained or "." in arguments.model or Path(arguments.model).is_dir()
+    if trained:
+        if arguments.num_classes is not None:
+            raise ValueError(f"{arguments.model} is trained for the classes it has: leave out --num-classes")
+        name, classifier = open_classifier(arguments.model)
     else:
         options = {} if arguments.num_classes is None else {"num_classes": arguments.num_classes}
-        trained = arguments.pretrained or "." in arguments.model  # with what it was trained on, the weights are meant
-        classifier = Classifier(create(arguments.model, pretrained=trained, **options))
-        name = arguments.model
-        if not trained:
-            print(f"{name} is not trained: give a folder of weights, or a name of torchvars list weights")
+        name, classifier = arguments.model, Classifier(create(arguments.model, **options))
+        print(f"{name} is not trained: give a folder of weights, or a name of torchvars list weights")
     output = arguments.output or Path("output") / f"{name}.{arguments.format}"
     size = arguments.img_size
     if size is not None:

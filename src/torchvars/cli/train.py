@@ -35,13 +35,15 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
     except ModuleNotFoundError as error:
         raise ValueError(f'training needs {error.name}: pip install "torchvars[train]"') from error
     from ..training.folder import RunFolder
-    from ..training.recipe import Recipe, find_recipe
+    from ..training.recipe import DATA, Recipe, find_recipe, is_recipe
 
     if arguments.resume is not None:
         recipe, settings = RunFolder(arguments.resume).settings()
         train(recipe, Settings(**{**settings, "output": arguments.resume}), resume=True)
         draw(arguments.resume)
         return
+    if arguments.recipe.partition("_")[0] not in DATA and (later := [each for each in more if is_recipe(each)]):
+        raise ValueError(f"the recipe comes first: torchvars train {later[0]} ..., got {arguments.recipe} before it")
     named = find_recipe(arguments.recipe)
 
     def command(

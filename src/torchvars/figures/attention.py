@@ -43,7 +43,7 @@ def _draw(pictures: Mapping[str, Tensor], columns: Sequence[str], maps: Sequence
     figure = Figure(figsize=(1.7 * (1 + len(columns)), 1.75 * len(pictures) + 0.3), layout="constrained")
     axes = figure.subplots(len(pictures), 1 + len(columns), squeeze=False)
     for row, (title, pixels) in enumerate(pictures.items()):
-        picture = pixels.clamp(0, 1).permute(1, 2, 0).numpy()
+        picture = pixels.detach().float().clamp(0, 1).permute(1, 2, 0).cpu().numpy()
         height, width = picture.shape[:2]
         axes[row, 0].imshow(picture, extent=(0, width, height, 0))
         axes[row, 0].set_ylabel(title, fontsize=10)
@@ -58,5 +58,6 @@ def _draw(pictures: Mapping[str, Tensor], columns: Sequence[str], maps: Sequence
     for ax in axes.flat:
         ax.set_xticks([])
         ax.set_yticks([])
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

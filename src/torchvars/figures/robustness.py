@@ -111,6 +111,7 @@ def _ink(value: float) -> str:
 
 
 def _save(figure, path: Path) -> bool:
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return True

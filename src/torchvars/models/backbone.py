@@ -237,6 +237,8 @@ def chosen_blocks(indices: int | Sequence[int] | None, depth: int) -> list[int]:
         return list(range(depth))
     if isinstance(indices, int):
         indices = range(depth - indices, depth)
+        if indices.start < 0:
+            raise ValueError(f"the last {len(indices)} blocks are asked for, and the model has {depth}")
     wanted = [index + depth if index < 0 else index for index in indices]
     if not wanted or min(wanted) < 0 or max(wanted) >= depth:
         raise ValueError(f"indices {list(indices)} are not among the {depth} blocks of the model")

@@ -7,6 +7,7 @@ import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
+HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "subfolder", "endpoint")
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -72,8 +73,10 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options) -> "Classifier":
         """The classifier of a folder, of a name whose weights come with the package, or of a name on the hub.
 
-        `options` are those of hf_hub_download.
+        `options` are those of hf_hub_download (revision, token, cache_dir, ...), and others than were saved for the
+        model: num_classes, with which the head is new, img_size, attention_options, ...
         """
         from .weights import load, resolve
 
-        return load(resolve(pretrained_model_name_or_path, **options))
+        of_hub = {name: options.pop(name) for name in HUB_OPTIONS if name in options}
+        return load(resolve(pretrained_model_name_or_path, **of_hub), **options)

@@ -116,7 +116,10 @@ def _build(
 def _cfg(name: str, folder: Path | None = None) -> dict:
     """What timm keeps of a name; of weights that come with the package, their folder says more."""
     _, arguments = BACKBONES[MODELS[name][0]]
-    config = {} if folder is None else json.loads((folder / "config.json").read_text())
+    config, record = (
+        json.loads((folder / file).read_text()) if folder is not None and (folder / file).exists() else {}
+        for file in ("config.json", "record.json")
+    )
     arguments = {**arguments, **config.get("options", {})}
     height, width = to_2tuple(arguments.get("img_size", 224))
     stride = arguments.get("patch_size", 16) * 2 ** (len(arguments.get("depths", (1,))) - 1)
@@ -126,7 +129,7 @@ def _cfg(name: str, folder: Path | None = None) -> dict:
         "num_classes": arguments.get("num_classes", 1000),
         "input_size": (3, height, width),
         "pool_size": (height // stride, width // stride),
-        "crop_pct": 0.875,
+        "crop_pct": 1.0 if record.get("recipe", {}).get("crop") == "pad" else 0.875,  # of whole pictures, or of parts
         "interpolation": "bicubic",
         "mean": tuple(config.get("mean", IMAGENET_MEAN)),
         "std": tuple(config.get("std", IMAGENET_STD)),

@@ -48,6 +48,7 @@ def save(
             f"{type(classifier.model).__name__} was not built by name, so that it could not be built again: "
             "make it with torchvars.create(name, ...)"
         )
+    check_rebuilds(classifier.model)
     state = classifier.state_dict() if state is None else state
     state = _apart({name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()})
     if half:
@@ -133,6 +134,22 @@ def set_layers(model: nn.Module, config: dict, folder: Path, changed: dict) -> n
         if "solver" not in told:
             found[name].solver = solver_from(settings["solver"])
     return model
+
+
+def check_rebuilds(model: nn.Module) -> None:
+    """A ValueError if what builds a model by its name would build another one."""
+    with torch.device("meta"):
+        other = create(model.origin["name"], **{**model.origin["options"], "num_classes": model.num_classes})
+    built, found = (
+        {name: tuple(tensor.shape) for name, tensor in each.state_dict().items() if ".solver." not in name}
+        for each in (other, model)  # solvers may have been changed, and are saved by themselves
+    )
+    if built != found:
+        name = next(name for name in (*found, *built) if built.get(name) != found.get(name))
+        raise ValueError(
+            f"{name} is {found.get(name, 'missing')} here, and {built.get(name, 'missing')} in "
+            f"{model.origin['name']} as it was created: a model that was rebuilt by hand is saved by its state_dict"
+        )
 
 
 def resolve(name: str | Path, **options) -> Path:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from .once import once
 from .operators import Operator
 from .precision import precisely
 from .problem import SparseCoding
@@ -75,15 +75,15 @@ class _AtOptimum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, condition: Tensor, code: Tensor, operator: Operator, iterations: int) -> Tensor:
-        ctx.save_for_backward(code != 0)
+        ctx.save_for_backward(code != 0, condition)
         ctx.operator, ctx.iterations = operator, iterations
         return code.clone()
 
     @staticmethod
-    @once_differentiable
+    @once("take the solver itself, without Equilibrium, inside torchvars.sparse.plain()")
     @precisely
     def backward(ctx, gradient: Tensor):
-        (support,) = ctx.saved_tensors
+        support, _ = ctx.saved_tensors
         return -solve_on_support(ctx.operator, support, gradient, ctx.iterations), None, None, None
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 def outside_autocast(tensor: Tensor) -> AbstractContextManager:
     """A context in which products of precise tensors stay precise; none where autocast is off, so that it exports."""
     device = tensor.device.type
+    if not torch.amp.is_autocast_available(device):  # as on the meta device
+        return nullcontext()
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 

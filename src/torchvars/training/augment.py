@@ -110,7 +110,7 @@ def of_size(image: Image.Image, size: int) -> Image.Image:
     if image.size != (size, size):
         width, height = image.size
         raise ValueError(
-            f"crop='pad' takes pictures of {size} x {size}, got one of {width} x {height}: use crop='random resized'"
+            f'the crop "pad" takes pictures of {size} x {size}, got one of {width} x {height}: use "random resized"'
         )
     return image
 

@@ -100,6 +100,16 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     check_processes(recipe, settings, accelerator)
     pictures, held_out = (open_split(settings.data, split, recipe) for split in ("train", "val"))
     check_classes(pictures, held_out)
+    transform = picture_transform(
+        recipe.img_size,
+        training=True,
+        auto_augment=recipe.auto_augment,
+        color_jitter=recipe.color_jitter,
+        scale=(recipe.smallest_crop, 1.0),
+        erase=recipe.erase,
+        crop=recipe.crop,
+    )
+    _ = Pictures(pictures, transform)[Draw(0, 0)]  # what does not fit is told before a run is begun
 
     torch.manual_seed(derive_seed(recipe.seed, "model"))
     classifier = build(recipe, pictures)
@@ -137,15 +147,6 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
 
     order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
     last = min(recipe.epochs * order.steps, settings.max_steps or math.inf)
-    transform = picture_transform(
-        recipe.img_size,
-        training=True,
-        auto_augment=recipe.auto_augment,
-        color_jitter=recipe.color_jitter,
-        scale=(recipe.smallest_crop, 1.0),
-        erase=recipe.erase,
-        crop=recipe.crop,
-    )
     batches = load(Pictures(pictures, transform), order.batches(progress.step, last), settings.workers)
     mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, recipe.smoothing, len(pictures.classes))
     interrupted = on_terminate()

@@ -108,7 +108,7 @@ class Recipe:
         for name in ("img_size", "epochs", "batch", "accumulate", "repeats"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("smoothing", "switch", "erase", "patches", "distillation_weight"):
+        for name in ("smoothing", "switch", "erase", "patches", "distillation_weight", "drop_path", "smallest_crop"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
         if self.warmup_epochs + self.cooldown_epochs > self.epochs:
@@ -128,6 +128,8 @@ class Recipe:
                 options[name] = ast.literal_eval(value)
             except (ValueError, SyntaxError) as error:
                 raise ValueError(f"attention_options are like atoms=1 centered=True, got {option!r}") from error
+        if strange := [name for name in ("strength", "solver") if name in options]:
+            raise ValueError(f"{strange[0]} is a field of the recipe: set it by --{strange[0]}, not as an option")
         return options
 
 
@@ -216,10 +218,16 @@ CHOSEN: dict[tuple[str, str], dict] = {
 DATA: dict[str, Callable[[str], Recipe]] = {recipe.__name__: recipe for recipe in (imagenet, imagenette, cifar10, pacs)}
 
 
+def is_recipe(name: str) -> bool:
+    """Whether it is a name for `find_recipe`."""
+    pictures, _, model = name.partition("_")
+    return pictures in DATA and model in MODELS
+
+
 def find_recipe(name: str, **changed) -> Recipe:
     """The recipe of a name, pictures_model: "cifar10_rvt_micro_vars_d"; some of its fields may be changed."""
     pictures, _, model = name.partition("_")
-    if pictures not in DATA or model not in MODELS:
+    if not is_recipe(name):
         names = [f"{pictures}_{model}" for pictures in DATA for model in MODELS]
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""

@@ -10,9 +10,9 @@ from itertools import islice
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..fourier import by_products
+from ..once import once
 from ..operators import Convolution, Dense
 from ..precision import precisely
 from .by_fft import ByFFT
@@ -51,7 +51,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx, image, kernel, atoms, bound, units, prepare, bytes_of_a_code, grad_enabled) -> Tensor:
         keep = grad_enabled and any(ctx.needs_input_grad)
-        filters = prepare(kernel)
+        filters, origins = prepare(kernel), (image, atoms)
         atoms = None if atoms is None else filters.enter_atoms(atoms)
         size = _portion_size(image, bytes_of_a_code)
         buffers = filters.buffers(size)
@@ -80,15 +80,15 @@ class _Convolution(torch.autograd.Function):
                 for part in parts:
                     kept += part.codes
         if keep:
-            ctx.save_for_backward(kernel, bound, atoms, *kept)
+            ctx.save_for_backward(*origins, kernel, bound, atoms, *kept)
             ctx.units, ctx.prepare, ctx.size = units, prepare, size
         return out
 
     @staticmethod
-    @once_differentiable
+    @once()
     @precisely
     def backward(ctx, upstream: Tensor):
-        kernel, bound, atoms, *kept = ctx.saved_tensors
+        _, _, kernel, bound, atoms, *kept = ctx.saved_tensors
         kept, units, steps = iter(kept), ctx.units, ctx.units.steps
         filters = ctx.prepare(kernel)
         buffers = filters.buffers(ctx.size)

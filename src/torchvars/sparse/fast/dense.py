@@ -2,8 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ..once import once
 from ..operators import Dense
 from ..precision import precisely
 from .units import Units
@@ -35,7 +35,7 @@ class _Dense(torch.autograd.Function):
         return torch.bmm(atoms, code)
 
     @staticmethod
-    @once_differentiable
+    @once()
     @precisely
     def backward(ctx, upstream: Tensor):
         atoms, gram, signal, bound, code, *codes = ctx.saved_tensors

@@ -273,10 +273,11 @@ def _chosen(names: list[str], layers: Sequence[int | str] | None) -> list[str]:
 
 
 def _nothing_found(model: nn.Module) -> str:
-    classes = [type(module).__name__ for module in model.modules()]
-    seen = [name for name in classes if "attention" in name.lower() or "attn" in name.lower()]
-    seen = seen or [type(child).__name__ for child in model.children()]
+    classes = [_path(module) for module in model.modules()]
+    seen = [path for path in classes if any(word in path.rpartition(".")[2].lower() for word in ("attention", "attn"))]
+    seen = seen or [_path(child) for child in model.children()]
     return (
         f"no self-attention to convert in this {type(model).__name__}, made of {', '.join(dict.fromkeys(seen))}: "
-        "supported are models around timm's Attention, and ViT and DeiT of transformers 5"
+        f"supported are models around {TimmAttention.__module__}.{TimmAttention.__qualname__}, and ViT and DeiT of "
+        "transformers 5"
     )

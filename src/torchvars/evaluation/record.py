@@ -137,8 +137,8 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
         if digest_of(benchmark.conditions[0].source.identities) != trial.pictures:
             raise ValueError(
                 f"{name} was measured on {trial.images} pictures, and not on those of {data}, whose names are others: "
-                f"give the data of {subject.name} that its weights were measured on (docs/results.md says where those of "
-                "weights that ship come from)"
+                f"give the data of {subject.name} that its weights were measured on (docs/results.md tells where those "
+                "of weights that ship come from)"
             )
         benchmarks.append(benchmark)
     return benchmarks

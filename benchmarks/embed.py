@@ -39,6 +39,12 @@ CARD = {
 }
 
 
+PICTURES = {  # as docs/results.md tells where they are from
+    "imagenette": "Imagenette, squashed to 144 x 144 and stored as JPEG of quality 60",
+    "cifar10": "CIFAR-10, stored as JPEG of quality 75",
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder of a training run that has come to its end")
@@ -71,7 +77,7 @@ def main() -> None:
         for benchmark, wanted in CARD.items()
         for condition, metric in wanted
     ]
-    text = weights.card(trained, weights.read_config(folder), rows, name=name, trained_on=arguments.pictures)
+    text = weights.card(trained, weights.read_config(folder), rows, name=name, trained_on=PICTURES[arguments.pictures])
     weights.write_whole(folder / weights.CARD, lambda path: path.write_text(text))
     if recipe.seed == 0:
         shutil.copytree(folder, EMBEDDED / name, dirs_exist_ok=True)

@@ -58,7 +58,8 @@ def test_weights_that_ship_are_those_of_their_record(name):
     assert set(files) == {"config.json", "model.safetensors", "record.json", "README.md"}
     assert sum(path.stat().st_size for path in files.values()) < 4e6
     card = files["README.md"].read_text()
-    assert f"trained on {pictures}" in card
+    stored = {"cifar10": "CIFAR-10, stored as JPEG", "imagenette": "Imagenette, squashed"}[pictures]
+    assert f"trained on {stored}" in card
     assert f"{record.value('clean', 'accuracy', 'clean').value:.1f}" in card
     for text in (card, files["record.json"].read_text(), files["config.json"].read_text()):
         assert str(ROOT) not in text

@@ -472,3 +472,14 @@ def test_filters_need_to_know_which_tokens_are_patches():
     with pytest.raises(ValueError, match="vars_s has to know which tokens lie on the grid"):
         convert(model, "vars_s", layers=[0])
     convert(model, "vars_d", layers=[0])
+
+
+@pytest.mark.parametrize(
+    ("attention", "dynamic", "told"), [("vars_s", True, 1), ("vars_s", False, 0), ("vars_d", True, 0)]
+)
+def test_pictures_of_any_shape_and_filters_do_not_go_together(attention, dynamic, told):
+    model = timm.create_model("test_vit", dynamic_img_size=dynamic)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torchvars.convert(model, attention, layers=[0])
+    assert sum("pictures of any shape" in str(each.message) for each in caught) == told

@@ -81,6 +81,13 @@ def convert(
             "reads one sees no picture; leave some layers as they are (layers=[...]) or pool over patches",
             stacklevel=2,
         )
+    has_filters = any(isinstance(part, Static) for each in replacements.values() for part in each.modules())
+    if has_filters and any(getattr(part, "dynamic_img_size", False) for part in model.modules()):
+        warnings.warn(
+            f"this model takes pictures of any shape, and {attention} is not told which: patches as many as it was "
+            "built for are taken for that grid, others for a square; show it pictures of one shape, or take vars_d",
+            stacklevel=2,
+        )
     for name, replacement in replacements.items():
         model.set_submodule(name, replacement)
     return model

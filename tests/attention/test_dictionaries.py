@@ -269,6 +269,15 @@ def test_bad_static_dictionaries_are_refused(arguments, message):
         Static(DIM, HEADS, **{"grid": GRID, **arguments})
 
 
+def three_steps_of_ista(P, signal, L):
+    """P u, from u = P^T x, with strength .3."""
+    u = P.mT @ signal
+    for _ in range(3):
+        a = u - P.mT @ (P @ u - signal) / L
+        u = torch.sign(a) * (a.abs() - 0.3 / L).clamp_min(0)
+    return P @ u
+
+
 def test_layer_is_three_steps_of_ista_on_its_values():
     """The whole layer written out once more, head by head and channel by channel."""
     layer, x = create("vars_d", DIM, heads=HEADS).double(), tokens()
@@ -279,11 +288,7 @@ def test_layer_is_three_steps_of_ista_on_its_values():
             L = torch.linalg.eigvalsh(P.mT @ P)[-1]
             for channel in range(8):
                 signal = layer.value(x)[batch, :, head * 8 + channel]
-                u = P.mT @ signal
-                for _ in range(3):
-                    a = u - P.mT @ (P @ u - signal) / L
-                    u = torch.sign(a) * (a.abs() - 0.3 / L).clamp_min(0)
-                output[batch, :, head * 8 + channel] = P @ u
+                output[batch, :, head * 8 + channel] = three_steps_of_ista(P, signal, L)
     # The layer's bound is a little above L.
     torch.testing.assert_close(layer(x, GRID), layer.proj(output), rtol=0, atol=1e-3)
 
@@ -310,11 +315,7 @@ def test_layers_with_filters_are_three_steps_of_ista_on_their_values(name, filte
         bound = layer.dictionary(x, GRID).lipschitz().expand(2, HEADS, 1, 8)[batch, head, 0, channel]
         assert bound >= torch.linalg.eigvalsh(P @ P.mT)[-1] - 1e-9
         signal = layer.value(x)[batch, :, head * 8 + channel]
-        u = P.mT @ signal
-        for _ in range(3):
-            a = u - P.mT @ (P @ u - signal) / bound
-            u = torch.sign(a) * (a.abs() - 0.3 / bound).clamp_min(0)
-        output[batch, :, head * 8 + channel] = P @ u
+        output[batch, :, head * 8 + channel] = three_steps_of_ista(P, signal, bound)
     torch.testing.assert_close(layer(x, GRID), layer.proj(output), rtol=0, atol=1e-9)
 
 

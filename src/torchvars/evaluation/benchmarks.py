@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..data import Part, Source, derive_seed, leave_out, open_source
 from ..data.arrays import Arrays
-from ..data.pictures import UNREADABLE
+from ..data.pictures import Pictures, to_pixels
 from ..data.sources import Folder, absolute
 from .attacks import ATTACKS, PGD, Attack, Square, Transferred
 from .chance import generators_of
@@ -354,13 +354,8 @@ def centred(subject: Subject) -> str:
 
 def stored(subject: Subject, source: Source) -> str:
     """How pictures that are published at one size are shown to a model."""
-    for index in range(len(source)):
-        try:
-            size = source.open(index).size
-        except UNREADABLE:
-            continue
-        return "as stored" if size == (subject.size, subject.size) else centred(subject)
-    return centred(subject)
+    _, picture, _ = Pictures(source, to_pixels).readable()
+    return "as stored" if picture.size == (subject.size, subject.size) else centred(subject)
 
 
 def check_same_classes(subject: Subject, other: Subject) -> None:

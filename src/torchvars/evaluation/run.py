@@ -345,8 +345,8 @@ def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
         key: asdict(attack.attack if isinstance(attack, Transferred) else attack)
         for key, attack in benchmark.attacks.items()
     }
-    missing = {"missing": list(benchmark.missing)}
-    results.asked[benchmark.name] = {**asked, "conditions": keys, "attacks": attacks, **missing}
+    asked |= {"conditions": keys, "attacks": attacks, "missing": list(benchmark.missing)}
+    results.asked[benchmark.name] = asked
     results.pictures[benchmark.name] = list(source.identities)
 
 

@@ -81,8 +81,9 @@ def convert(
             "reads one sees no picture; leave some layers as they are (layers=[...]) or pool over patches",
             stacklevel=2,
         )
-    has_filters = any(isinstance(part, Static) for each in replacements.values() for part in each.modules())
-    if has_filters and any(getattr(part, "dynamic_img_size", False) for part in model.modules()):
+    if any(map(_has_filters, replacements.values())) and any(
+        getattr(part, "dynamic_img_size", False) for part in model.modules()
+    ):
         warnings.warn(
             f"this model takes pictures of any shape, and {attention} is not told which: patches as many as it was "
             "built for are taken for that grid, others for a square; show it pictures of one shape, or take vars_d",
@@ -196,7 +197,7 @@ def read(model: nn.Module, name: str) -> Source:
         biases = None if module.q_proj.bias is None else torch.stack([part.bias for part in parts])
         height, width = to_2tuple(module.config.image_size)
         patch = to_2tuple(module.config.patch_size)
-        grid, prefix = (height // patch[0], width // patch[1]), TRANSFORMERS[_path(module)]
+        grid, prefix = (height // patch[0], width // patch[1]), TRANSFORMERS[_path(type(module))]
         source = Source(module.num_attention_heads, weights, biases, module.o_proj, grid, prefix, True)
     rows, columns = source.weights.shape[1:]
     if not rows == columns == source.proj.out_features:
@@ -231,7 +232,7 @@ def _replacement(source: Source, attention: str, options: dict) -> nn.Module:
     layer = create(attention, source.weights.shape[-1], heads=source.heads, bias=source.biases is not None, **options)
     carry(source, layer)
     layer.to(source.proj.weight)
-    has_filters = any(isinstance(part, Static) for part in layer.modules())
+    has_filters = _has_filters(layer)
     if has_filters and source.prefix is None:
         raise ValueError(
             f"{attention} has to know which tokens lie on the grid, and the model does not say how many others come "
@@ -256,15 +257,19 @@ def _place(model: nn.Module, name: str) -> tuple[Grid | None, int | None]:
     return None, 0
 
 
-def _path(module: nn.Module) -> str:
-    return f"{type(module).__module__}.{type(module).__qualname__}"
+def _has_filters(layer: nn.Module) -> bool:
+    return any(isinstance(part, Static) for part in layer.modules())
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _supported(module: nn.Module) -> bool:
     """Attention as it is known here: not a subclass that computes something else, nor another version's layout."""
     if isinstance(module, TimmAttention):
         return type(module).forward is TimmAttention.forward
-    return _path(module) in TRANSFORMERS and hasattr(module, "q_proj")
+    return _path(type(module)) in TRANSFORMERS and hasattr(module, "q_proj")
 
 
 def _chosen(names: list[str], layers: Sequence[int | str] | None) -> list[str]:
@@ -280,11 +285,11 @@ def _chosen(names: list[str], layers: Sequence[int | str] | None) -> list[str]:
 
 
 def _nothing_found(model: nn.Module) -> str:
-    classes = [_path(module) for module in model.modules()]
+    classes = [_path(type(module)) for module in model.modules()]
     seen = [path for path in classes if any(word in path.rpartition(".")[2].lower() for word in ("attention", "attn"))]
-    seen = seen or [_path(child) for child in model.children()]
+    seen = seen or [_path(type(child)) for child in model.children()]
     return (
         f"no self-attention to convert in this {type(model).__name__}, made of {', '.join(dict.fromkeys(seen))}: "
-        f"supported are models around {TimmAttention.__module__}.{TimmAttention.__qualname__}, and ViT and DeiT of "
+        f"supported are models around {_path(TimmAttention)}, and ViT and DeiT of "
         "transformers 5"
     )

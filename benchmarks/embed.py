@@ -37,8 +37,6 @@ CARD = {
     "pgd": [("linf 1/255, 5 steps", "accuracy"), ("linf 2/255, 20 steps", "accuracy")],
     "square": [("linf 2/255, 200 queries", "accuracy")],
 }
-
-
 PICTURES = {  # as docs/results.md tells where they are from
     "imagenette": "Imagenette, squashed to 144 x 144 and stored as JPEG of quality 60",
     "cifar10": "CIFAR-10, stored as JPEG of quality 75",

@@ -19,7 +19,9 @@ from tables import some, table
 from torchvars.attention import Reconstruction
 from torchvars.evaluation.adaptive import adapt
 from torchvars.evaluation.benchmarks import BENCHMARKS, Options
-from torchvars.evaluation.compare import relative_error, show
+from torchvars.evaluation.compare import Difference, corruption_errors, differences, relative_error, show
+from torchvars.evaluation.corruptions import PUBLISHED
+from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
 from torchvars.evaluation.results import Results
 from torchvars.evaluation.run import evaluate, usual_rest
@@ -35,6 +37,13 @@ COLUMNS = {
     "PGD 2/255, 20 steps": ("pgd", "accuracy", "linf 2/255, 20 steps"),
     "Square 2/255": ("square", "accuracy", "linf 2/255, 200 queries"),
     "calibration error": ("clean", "calibration error", "clean"),
+}
+ACCURACIES = {title: column for title, column in COLUMNS.items() if column[1] == "accuracy"}
+KINDS = {
+    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
+    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    "weather": ("snow", "frost", "fog", "brightness"),
+    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 }
 # A smaller test for what is tried at many settings.
 SMALL = Options(limit=500, corruptions=("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), severities=(3,))
@@ -61,6 +70,38 @@ def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[s
             *(show(result.value(*column)) for column in COLUMNS.values()),
             "" if relative is None else f"{relative[0]:.1f} ({relative[1]:.1f} to {relative[2]:.1f})",
             f"{paper['clean']} / {paper['imagenet_c']} / {paper['pgd']}",
+        ]
+
+
+def paired_rows(results: dict[str, Results]) -> Iterator[list[str]]:
+    """How many points each model has more than softmax and performer of its seed, on the same pictures."""
+    for baseline in ("softmax", "performer"):
+        for label, result in results.items():
+            attention, _, seed = label.partition(", ")
+            other = f"{baseline}, {seed}" if seed else baseline
+            if attention in ("softmax", baseline) or other not in results:
+                continue
+            found = {(each.benchmark, each.condition): each for each in differences(results[other], result)}
+            pairs = [found.get((benchmark, condition)) for benchmark, metric, condition in ACCURACIES.values()]
+            yield [label, other, *("" if each is None else points(each) for each in pairs)]
+
+
+def points(found: Difference) -> str:
+    """Bold where the interval leaves 0 out."""
+    text = f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+
+
+def kinds_rows(results: dict[str, Results]) -> Iterator[list[str]]:
+    """Accuracy by kind of corruption, over all severities."""
+    for label, result in results.items():
+        errors = corruption_errors(result)
+        yield [
+            label,
+            *(
+                "{:.1f} ({:.1f} to {:.1f})".format(*bootstrap(100 - 100 * errors[:, members].mean(1)))
+                for members in ([PUBLISHED.index(name) for name in names] for names in KINDS.values())
+            ),
         ]
 
 
@@ -140,6 +181,8 @@ def main() -> None:
     results = all_seeds(names, arguments.results)
     head = ["attention", "M params", *COLUMNS, "CE, softmax = 100", "paper, RVT-Ti: clean / mCE / PGD 1/255"]
     table(head, main_rows(results, results["softmax"]))
+    table(["attention", "less", *ACCURACIES], paired_rows(results))
+    table(["attention", *KINDS], kinds_rows(results))
     table(["attention", "evaluation, img/s", "time", "training, img/s", "time"], speed_rows(names, arguments.data))
     head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean"]
     table(head, solving_rows(names, arguments.data, arguments.results))

@@ -696,7 +696,7 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
             *begin,
             f"--transfer-from={weights}",
         ],
-        "strength must be a finite number, got inf": [*begin, "--strength=inf"],
+        "strength must be zero or positive, and finite, got inf": [*begin, "--strength=inf"],
         "the power by which a strength adapts must be a finite number, got nan": [*begin, "--adapt=nan"],
         f"{tmp_path} is a folder: give --output a file in it": [*begin, f"--output={tmp_path}"],
         "unrecognized arguments: --sead=1": [*begin, "--sead=1"],

@@ -168,6 +168,6 @@ def test_knobs_that_cannot_be_turned(weights, tmp_path):
         set_solving(subject, solver="newton")
     with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
         set_solving(subject, steps=0)
-    with pytest.raises(ValueError, match="strength must be zero or positive, got -1"):
+    with pytest.raises(ValueError, match="strength must be zero or positive, and finite, got -1"):
         set_solving(subject, strength=-1)
     torch.testing.assert_close(subject.classifier(pixels()), before, rtol=0, atol=0)

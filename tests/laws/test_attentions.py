@@ -297,7 +297,7 @@ def test_steps_strength_and_solver_change_on_an_existing_layer(name):
     for i, one in enumerate(outputs):
         for other in outputs[i + 1 :]:
             assert (one - other).abs().max() > 1e-4
-    with pytest.raises(ValueError, match="strength must be zero or positive, got -1"):
+    with pytest.raises(ValueError, match="strength must be zero or positive, and finite, got -1"):
         module.strength = -1
     with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
         module.solver.steps = 0

@@ -227,7 +227,7 @@ def test_bad_settings_are_refused_when_built_and_when_changed(name, arguments, m
             setattr(solver, attribute, value)
 
 
-@pytest.mark.parametrize("strength", [-0.1, float("nan")])
+@pytest.mark.parametrize("strength", [-0.1, float("nan"), float("inf")])
 def test_a_strength_that_is_no_penalty_is_refused(strength):
-    with pytest.raises(ValueError, match=f"strength must be zero or positive, got {strength}"):
+    with pytest.raises(ValueError, match=f"strength must be zero or positive, and finite, got {strength}"):
         SparseCoding(OPERATORS["dense"](), signal(), strength)

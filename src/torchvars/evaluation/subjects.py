@@ -1,7 +1,6 @@
 """The model that is evaluated, whoever made it."""
 
 import hashlib
-import math
 from dataclasses import dataclass, field
 
 import torch
@@ -111,8 +110,6 @@ def set_solving(
         raise ValueError(f"{subject.name} has no VARS layer: steps, strength and solver cannot be set")
     if solver is not None and solver not in SOLVERS:
         raise ValueError(f"no solver named {solver!r}: there are {', '.join(SOLVERS)}")
-    if strength is not None and not math.isfinite(strength):
-        raise ValueError(f"strength must be a finite number, got {strength}")
     for layer in layers:
         if solver is not None:
             layer.solver = SOLVERS[solver](steps=layer.solver.steps, start=layer.solver.start)

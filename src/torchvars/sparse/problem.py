@@ -1,5 +1,6 @@
 """The problem a VARS layer solves."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -59,6 +60,6 @@ class SparseCoding:
 
 def check_strength(strength: float) -> float:
     """The strength, or a ValueError if it is no penalty."""
-    if not strength >= 0:
-        raise ValueError(f"strength must be zero or positive, got {strength}: it weighs the penalty |u|_1")
+    if not 0 <= strength < math.inf:
+        raise ValueError(f"strength must be zero or positive, and finite, got {strength}: it weighs the penalty |u|_1")
     return strength

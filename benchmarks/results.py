@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from tables import some, table
 from torchvars.attention import Reconstruction
 from torchvars.evaluation.adaptive import adapt
 from torchvars.evaluation.benchmarks import BENCHMARKS, Options
-from torchvars.evaluation.compare import Difference, corruption_errors, differences, relative_error, show
+from torchvars.evaluation.compare import corruption_errors, differences, relative_error, show
 from torchvars.evaluation.corruptions import PUBLISHED
 from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
@@ -47,6 +48,7 @@ KINDS = {
 }
 # A smaller test for what is tried at many settings.
 SMALL = Options(limit=500, corruptions=("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), severities=(3,))
+CONDITIONS = (("clean", ["clean"]), ("corruptions", [f"{name} 3" for name in SMALL.corruptions]))
 
 
 def all_seeds(names: dict[str, str], folder: Path) -> dict[str, Results]:
@@ -82,14 +84,14 @@ def paired_rows(results: dict[str, Results]) -> Iterator[list[str]]:
             if attention in ("softmax", baseline) or other not in results:
                 continue
             found = {(each.benchmark, each.condition): each for each in differences(results[other], result)}
-            pairs = [found.get((benchmark, condition)) for benchmark, metric, condition in ACCURACIES.values()]
-            yield [label, other, *("" if each is None else points(each) for each in pairs)]
+            pairs = [found.get((benchmark, condition)) for benchmark, _, condition in ACCURACIES.values()]
+            yield [label, other, *("" if each is None else points(each.value, each.low, each.high) for each in pairs)]
 
 
-def points(found: Difference) -> str:
+def points(value: float, low: float, high: float) -> str:
     """Bold where the interval leaves 0 out."""
-    text = f"{found.value:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
-    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+    text = f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+    return f"**{text}**" if low > 0 or high < 0 else text
 
 
 def kinds_rows(results: dict[str, Results]) -> Iterator[list[str]]:
@@ -111,18 +113,27 @@ def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[lis
         if not attention.startswith("vars"):
             continue
         own = next(each for each in open_subject(name).classifier.modules() if isinstance(each, Reconstruction))
-        ways = [{"steps": steps} for steps in (1, 3, 5, 7)]
-        ways += [{"strength": round(factor * own.strength, 4)} for factor in (0, 0.3, 1, 2, 4)]
+        ways = [{"steps": own.solver.steps}, *({"steps": steps} for steps in (1, 3, 5, 7) if steps != own.solver.steps)]
+        ways += [{"strength": round(factor * own.strength, 4)} for factor in (0, 0.3, 2, 4)]
         ways += [{"solver": "fista", "steps": 50}, {"adapt": 0.5}, {"adapt": 1.0}]
+        as_trained = solved(name, ways[0], data, folder)
         for way in ways:
             result = solved(name, way, data, folder)
-            conditions = [*SMALL.corruptions, "all"]
+            told = ", ".join(f"{key} {value}" for key, value in way.items())
             yield [
                 attention,
-                ", ".join(f"{key} {value}" for key, value in way.items()),
+                told + (", as trained" if way is ways[0] else ""),
                 show(result.value("clean", "accuracy", "clean")),
-                *(show(result.value("corruptions", "accuracy", each)) for each in conditions),
+                *(f"{result.value('corruptions', 'accuracy', each).value:.1f}" for each in SMALL.corruptions),
+                show(result.value("corruptions", "accuracy", "all")),
+                *("" if way is ways[0] else gained(as_trained, result, *each) for each in CONDITIONS),
             ]
+
+
+def gained(first: Results, second: Results, benchmark: str, keys: list[str]) -> str:
+    """Points that the second has more, in the mean over conditions of the same pictures."""
+    right = [np.mean([result.outcomes[benchmark][key].right for key in keys], 0) for result in (first, second)]
+    return points(*bootstrap(100 * (right[1] - right[0])))
 
 
 def solved(name: str, way: dict, data: str, folder: Path) -> Results:
@@ -184,7 +195,7 @@ def main() -> None:
     table(["attention", "less", *ACCURACIES], paired_rows(results))
     table(["attention", *KINDS], kinds_rows(results))
     table(["attention", "evaluation, img/s", "time", "training, img/s", "time"], speed_rows(names, arguments.data))
-    head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean"]
+    head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean", "more than as trained: clean", "corrupted"]
     table(head, solving_rows(names, arguments.data, arguments.results))
 
 

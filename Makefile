@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE := 1
 .PHONY: demo test test-all lint bench
 
 demo: $(VENV)/ready
-	$(RUN) examples/reconstruct.py
+	$(RUN) examples/demo.py
 
 test: $(VENV)/ready lint
 	$(RUN) -m pytest -n 2

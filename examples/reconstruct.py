@@ -1,6 +1,6 @@
 """A photograph explained by templates made of itself: what the recurrent steps of a VARS layer do.
 
-    python examples/reconstruct.py [--output output/demo]
+    python examples/reconstruct.py [--output output/reconstruct]
 
 The tokens are 56 x 56 patches of 4 x 4 pixels. Positive random features of their colours and places make 96 atoms, as
 in VARS-D; each colour of each pixel of a patch is a signal that a few atoms should explain. Printed: how near the code
@@ -95,7 +95,7 @@ def draw(
 @torch.no_grad()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("output/demo"), help="folder for the picture")
+    parser.add_argument("--output", type=Path, default=Path("output/reconstruct"), help="folder for the picture")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from torchvars.evaluation.results import Results
+from torchvars.models.registry import trained
+
+PGD = "linf 2/255, 5 steps"
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
@@ -37,12 +41,30 @@ def test_every_link_leads_to_a_file(page):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-def test_demo_writes_its_picture(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["reconstruct.py", "--output", str(tmp_path / "demo")])
+def test_reconstruct_writes_its_picture(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["reconstruct.py", "--output", str(tmp_path / "new")])
     runpy.run_path(str(ROOT / "examples/reconstruct.py"), run_name="__main__")
-    picture = tmp_path / "demo/reconstruct.png"
+    picture = tmp_path / "new/reconstruct.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert str(picture) in capsys.readouterr().out
+
+
+def test_demo_compares_every_model_and_draws(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "new/demo"
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--output", str(folder), "--limit", "20"])
+    runpy.run_path(str(ROOT / "examples/demo.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    names = trained("rvt_micro", "cifar10").values()
+    assert "rvt_micro_vars_d.cifar10" in names
+    for name in names:
+        results = Results.read(folder / f"{name}.json")
+        clean, attacked = results.value("clean", "accuracy", "clean"), results.value("pgd", "accuracy", PGD)
+        assert clean.value >= 60 and clean.images == 20  # 80 and more of all pictures
+        assert attacked.value < clean.value
+        assert name in printed
+    for picture in ("corruptions", "attacks", "steps", "steps_corrupted", "models"):
+        assert (folder / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+    assert f"results and pictures: {folder}" in printed
 
 
 @pytest.mark.slow

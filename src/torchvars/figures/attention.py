@@ -26,17 +26,25 @@ def draw_steps(model: nn.Module, pictures: Mapping[str, Tensor], path: Path, lay
     layer = layer or list(views.steps)[-1]
     maps = [list(step) for step in views.steps[layer]]  # step, then picture
     columns = ["start", *(f"step {number}" for number in range(1, len(maps)))]
-    _draw(pictures, columns, [[step[row] for step in maps] for row in range(len(pictures))], path)
+    caption = f"energy of the reconstruction, {layer}"
+    _draw(pictures, columns, [[step[row] for step in maps] for row in range(len(pictures))], caption, path)
 
 
 def draw_models(models: Mapping[str, nn.Module], pictures: Mapping[str, Tensor], path: Path) -> None:
     """Pictures in rows, and beside each the energy of the last attention of each model."""
     pixels = torch.stack(list(pictures.values()))
     maps = [list(look(model, pixels).energy.values())[-1] for model in models.values()]
-    _draw(pictures, list(models), [[each[row] for each in maps] for row in range(len(pictures))], path)
+    caption = "energy of what the last attention passes on"
+    _draw(pictures, list(models), [[each[row] for each in maps] for row in range(len(pictures))], caption, path)
 
 
-def _draw(pictures: Mapping[str, Tensor], columns: Sequence[str], maps: Sequence[Sequence[Tensor]], path: Path) -> None:
+def _draw(
+    pictures: Mapping[str, Tensor],
+    columns: Sequence[str],
+    maps: Sequence[Sequence[Tensor]],
+    caption: str,
+    path: Path,
+) -> None:
     """A map is laid over its picture in grey, from its least (dark) to its most (bright)."""
     from matplotlib.figure import Figure  # an extra; and no pyplot, which would want a display
 
@@ -58,6 +66,7 @@ def _draw(pictures: Mapping[str, Tensor], columns: Sequence[str], maps: Sequence
     for ax in axes.flat:
         ax.set_xticks([])
         ax.set_yticks([])
+    figure.supxlabel(caption, fontsize=8)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

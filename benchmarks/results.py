@@ -24,7 +24,7 @@ from torchvars.evaluation.compare import corruption_errors, differences, relativ
 from torchvars.evaluation.corruptions import PUBLISHED
 from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
-from torchvars.evaluation.results import Results
+from torchvars.evaluation.results import Results, key_of
 from torchvars.evaluation.run import evaluate, usual_rest
 from torchvars.evaluation.subjects import Subject, open_subject, set_solving
 from torchvars.evaluation.watch import watching
@@ -48,7 +48,7 @@ KINDS = {
 }
 # A smaller test for what is tried at many settings.
 SMALL = Options(limit=500, corruptions=("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), severities=(3,))
-CONDITIONS = (("clean", ["clean"]), ("corruptions", [f"{name} 3" for name in SMALL.corruptions]))
+CONDITIONS = (("clean", ["clean"]), ("corruptions", [key_of(name, *SMALL.severities) for name in SMALL.corruptions]))
 
 
 def all_seeds(names: dict[str, str], folder: Path) -> dict[str, Results]:

@@ -1,5 +1,6 @@
 """Models by a word, and the knobs that are turned on a trained one."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -170,4 +171,7 @@ def test_knobs_that_cannot_be_turned(weights, tmp_path):
         set_solving(subject, steps=0)
     with pytest.raises(ValueError, match="strength must be zero or positive, and finite, got -1"):
         set_solving(subject, strength=-1)
+    for bad in ({"steps": 0, "strength": 0.7}, {"steps": 5, "strength": math.nan}):
+        with pytest.raises(ValueError, match="must be"):
+            set_solving(subject, solver="fista", **bad)
     torch.testing.assert_close(subject.classifier(pixels()), before, rtol=0, atol=0)

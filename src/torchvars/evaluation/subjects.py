@@ -11,6 +11,7 @@ from ..models.classifier import Classifier
 from ..models.peers import class_names, open_classifier, own_size
 from ..models.weights import layers_of
 from ..sparse import SOLVERS
+from ..sparse.problem import check_strength
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,20 @@ def set_solving(
     """Changes how every VARS layer solves its problem, on a model that is trained already.
 
     Raises:
-        ValueError: no layer solves any.
+        ValueError: no layer solves any, or a value is none they take; no layer is changed then.
     """
     layers = [layer for layer in subject.classifier.modules() if isinstance(layer, Reconstruction)]
     if not layers:
         raise ValueError(f"{subject.name} has no VARS layer: steps, strength and solver cannot be set")
     if solver is not None and solver not in SOLVERS:
         raise ValueError(f"no solver named {solver!r}: there are {', '.join(SOLVERS)}")
+    if strength is not None:
+        check_strength(strength)
     for layer in layers:
+        if steps is not None:
+            layer.solver.steps = steps  # refuses on the first layer or on none
         if solver is not None:
             layer.solver = SOLVERS[solver](steps=layer.solver.steps, start=layer.solver.start)
-        if steps is not None:
-            layer.solver.steps = steps
         if strength is not None:
             layer.strength = strength
 

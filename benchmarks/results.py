@@ -3,8 +3,9 @@
     python benchmarks/results.py imagenette --data PICTURES --results FOLDER
 
 Reads what benchmarks/embed.py has left in FOLDER for the weights trained on these pictures, also of other seeds, and
-evaluates what else the tables need: fewer and more steps, other strengths, a strength that adapts. Everything is kept
-in FOLDER, so that this program goes on where it was stopped. What the codes are like: benchmarks/codes.py.
+evaluates what else the tables need: fewer and more steps, other strengths, a strength that adapts, and no attention at
+all. Everything is kept in FOLDER, so that this program goes on where it was stopped. What the codes are like:
+benchmarks/codes.py.
 """
 
 import argparse
@@ -108,26 +109,31 @@ def kinds_rows(results: dict[str, Results]) -> Iterator[list[str]]:
 
 
 def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[list[str]]:
-    """Clean and corrupted accuracy when a trained VARS model is told to solve in other ways."""
+    """Clean and corrupted accuracy when a trained model is told to solve in other ways, or to leave attention out."""
     for attention, name in names.items():
-        if not attention.startswith("vars"):
-            continue
-        own = next(each for each in open_subject(name).classifier.modules() if isinstance(each, Reconstruction))
-        ways = [{"steps": own.solver.steps}, *({"steps": steps} for steps in (1, 3, 5, 7) if steps != own.solver.steps)]
-        ways += [{"strength": round(factor * own.strength, 4)} for factor in (0, 0.3, 2, 4)]
-        ways += [{"solver": "fista", "steps": 50}, {"adapt": 0.5}, {"adapt": 1.0}]
-        as_trained = solved(name, ways[0], data, folder)
-        for way in ways:
+        as_trained = None
+        for way in ways_of(open_subject(name)):
             result = solved(name, way, data, folder)
             told = ", ".join(f"{key} {value}" for key, value in way.items())
             yield [
                 attention,
-                told + (", as trained" if way is ways[0] else ""),
+                told if as_trained else f"{told}, as trained".removeprefix(", "),
                 show(result.value("clean", "accuracy", "clean")),
                 *(f"{result.value('corruptions', 'accuracy', each).value:.1f}" for each in SMALL.corruptions),
                 show(result.value("corruptions", "accuracy", "all")),
-                *("" if way is ways[0] else gained(as_trained, result, *each) for each in CONDITIONS),
+                *(gained(as_trained, result, *each) if as_trained else "" for each in CONDITIONS),
             ]
+            as_trained = as_trained or result
+
+
+def ways_of(subject: Subject) -> list[dict]:
+    """The way it was trained first."""
+    own = next((each for each in subject.classifier.modules() if isinstance(each, Reconstruction)), None)
+    if own is None:
+        return [{}, {"attention": "left out"}]
+    ways = [{"steps": own.solver.steps}, *({"steps": steps} for steps in (1, 3, 5, 7) if steps != own.solver.steps)]
+    ways += [{"strength": round(factor * own.strength, 4)} for factor in (0, 0.3, 2, 4)]
+    return [*ways, {"solver": "fista", "steps": 50}, {"adapt": 0.5}, {"adapt": 1.0}, {"attention": "left out"}]
 
 
 def gained(first: Results, second: Results, benchmark: str, keys: list[str]) -> str:
@@ -141,10 +147,13 @@ def solved(name: str, way: dict, data: str, folder: Path) -> Results:
     subject = open_subject(name)
     if "adapt" in way:
         adapt(subject.classifier, usual_rest(subject, data), way["adapt"])
-    else:
+    elif "attention" in way:
+        for block in subject.classifier.model.blocks:  # what remains: convolutions, and the tokens themselves
+            block.attn.register_forward_hook(lambda layer, tokens, output: torch.zeros_like(output))
+    elif way:
         set_solving(subject, **way)
     benchmarks = [BENCHMARKS[each](data, subject, SMALL) for each in ("clean", "corruptions")]
-    output = folder / f"{name} {' '.join(f'{key} {value}' for key, value in way.items())}.json"
+    output = folder / f"{name} {' '.join(f'{key} {value}' for key, value in way.items()) or 'as it is'}.json"
     with watching() as watch:
         return evaluate(subject, benchmarks, output, solving=way, partial_ok=True, watch=watch)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tables import some, table
 from torchvars.attention import Reconstruction
@@ -158,6 +159,22 @@ def solved(name: str, way: dict, data: str, folder: Path) -> Results:
         return evaluate(subject, benchmarks, output, solving=way, partial_ok=True, watch=watch)
 
 
+@torch.no_grad()
+def shares_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
+    """How large what the attention of each block adds is beside the tokens that it is added to, on 32 pictures."""
+    for attention, name in names.items():
+        subject, sizes = open_subject(name), {"tokens": [], "added": []}
+        for block in subject.classifier.model.blocks:
+            block.register_forward_pre_hook(lambda block, given, into=sizes["tokens"]: into.append(size(given[0])))
+            block.attn.register_forward_hook(lambda layer, given, out, into=sizes["added"]: into.append(size(out)))
+        subject.classifier(some(subject, data, 32))
+        yield [attention, *(f"{added / tokens:.2f}" for tokens, added in zip(*sizes.values(), strict=True))]
+
+
+def size(tokens: Tensor) -> float:
+    return tokens.square().mean().sqrt().item()
+
+
 def speed_rows(names: dict[str, str], data: str, rounds: int = 7) -> Iterator[list[str]]:
     """Pictures a second and ratios to softmax, in evaluation and training; medians of interleaved rounds."""
     subjects = {attention: open_subject(name) for attention, name in names.items()}
@@ -203,6 +220,7 @@ def main() -> None:
     table(head, main_rows(results, results["softmax"]))
     table(["attention", "less", *ACCURACIES], paired_rows(results))
     table(["attention", *KINDS], kinds_rows(results))
+    table(["attention", *(f"block {number}" for number in range(6))], shares_rows(names, arguments.data))
     table(["attention", "evaluation, img/s", "time", "training, img/s", "time"], speed_rows(names, arguments.data))
     head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean", "more than as trained: clean", "corrupted"]
     table(head, solving_rows(names, arguments.data, arguments.results))

@@ -31,7 +31,7 @@ def rows(models: list[str], data: str, measure: Callable[[Inspection], list[str]
     for model in models:
         subject = open_subject(model)
         with inspect(subject.classifier) as layers:
-            subject.classifier(some(subject, data, 32))
+            subject.classifier(some(subject, data, 32).pixels)
         if not layers:
             raise SystemExit(f"{model} has no VARS layer")
         for name, layer in layers.items():

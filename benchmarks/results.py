@@ -3,8 +3,8 @@
     python benchmarks/results.py imagenette --data PICTURES --results FOLDER
 
 Reads what benchmarks/embed.py has left in FOLDER for the weights trained on these pictures, also of other seeds, and
-evaluates what else the tables need: fewer and more steps, other strengths, a strength that adapts, and no attention at
-all. Everything is kept in FOLDER, so that this program goes on where it was stopped. What the codes are like:
+evaluates what else the tables need: fewer and more steps, other strengths, a strength that adapts, no attention.
+What takes long is kept in FOLDER, so that this program goes on where it was stopped. What the codes are like:
 benchmarks/codes.py.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tables import some, table
 from torchvars.attention import Reconstruction
+from torchvars.data import Batch
 from torchvars.evaluation.adaptive import adapt
 from torchvars.evaluation.benchmarks import BENCHMARKS, Options
 from torchvars.evaluation.compare import corruption_errors, differences, relative_error, show
@@ -110,7 +110,7 @@ def kinds_rows(results: dict[str, Results]) -> Iterator[list[str]]:
 
 
 def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[list[str]]:
-    """Clean and corrupted accuracy when a trained model is told to solve in other ways, or to leave attention out."""
+    """Clean and corrupted accuracy when a trained VARS model is told to solve in other ways."""
     for attention, name in names.items():
         as_trained = None
         for way in ways_of(open_subject(name)):
@@ -118,7 +118,7 @@ def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[lis
             told = ", ".join(f"{key} {value}" for key, value in way.items())
             yield [
                 attention,
-                told if as_trained else f"{told}, as trained".removeprefix(", "),
+                told + ("" if as_trained else ", as trained"),
                 show(result.value("clean", "accuracy", "clean")),
                 *(f"{result.value('corruptions', 'accuracy', each).value:.1f}" for each in SMALL.corruptions),
                 show(result.value("corruptions", "accuracy", "all")),
@@ -128,13 +128,13 @@ def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[lis
 
 
 def ways_of(subject: Subject) -> list[dict]:
-    """The way it was trained first."""
+    """Ways to solve, that in which it was trained first; none of a model that solves nothing."""
     own = next((each for each in subject.classifier.modules() if isinstance(each, Reconstruction)), None)
     if own is None:
-        return [{}, {"attention": "left out"}]
+        return []
     ways = [{"steps": own.solver.steps}, *({"steps": steps} for steps in (1, 3, 5, 7) if steps != own.solver.steps)]
     ways += [{"strength": round(factor * own.strength, 4)} for factor in (0, 0.3, 2, 4)]
-    return [*ways, {"solver": "fista", "steps": 50}, {"adapt": 0.5}, {"adapt": 1.0}, {"attention": "left out"}]
+    return [*ways, {"solver": "fista", "steps": 50}, {"adapt": 0.5}, {"adapt": 1.0}]
 
 
 def gained(first: Results, second: Results, benchmark: str, keys: list[str]) -> str:
@@ -148,37 +148,40 @@ def solved(name: str, way: dict, data: str, folder: Path) -> Results:
     subject = open_subject(name)
     if "adapt" in way:
         adapt(subject.classifier, usual_rest(subject, data), way["adapt"])
-    elif "attention" in way:
-        for block in subject.classifier.model.blocks:  # what remains: convolutions, and the tokens themselves
-            block.attn.register_forward_hook(lambda layer, tokens, output: torch.zeros_like(output))
-    elif way:
+    else:
         set_solving(subject, **way)
     benchmarks = [BENCHMARKS[each](data, subject, SMALL) for each in ("clean", "corruptions")]
-    output = folder / f"{name} {' '.join(f'{key} {value}' for key, value in way.items()) or 'as it is'}.json"
+    output = folder / f"{name} {' '.join(f'{key} {value}' for key, value in way.items())}.json"
     with watching() as watch:
         return evaluate(subject, benchmarks, output, solving=way, partial_ok=True, watch=watch)
 
 
-@torch.no_grad()
-def shares_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
-    """How large what the attention of each block adds is beside the tokens that it is added to, on 32 pictures."""
+def without_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
+    """Accuracy on clean pictures, and the points gained when attention adds nothing, in all blocks or in one."""
     for attention, name in names.items():
-        subject, sizes = open_subject(name), {"tokens": [], "added": []}
-        for block in subject.classifier.model.blocks:
-            block.register_forward_pre_hook(lambda block, given, into=sizes["tokens"]: into.append(size(given[0])))
-            block.attn.register_forward_hook(lambda layer, given, out, into=sizes["added"]: into.append(size(out)))
-        subject.classifier(some(subject, data, 32))
-        yield [attention, *(f"{added / tokens:.2f}" for tokens, added in zip(*sizes.values(), strict=True))]
+        subject = open_subject(name)
+        blocks, pictures = subject.classifier.model.blocks, some(subject, data, SMALL.limit)
+        right = recognised(subject, pictures)
+        row = [attention, "{:.1f} ({:.1f} to {:.1f})".format(*bootstrap(100 * right))]
+        for chosen in (blocks, *([block] for block in blocks)):
+            hooks = [block.attn.register_forward_hook(lambda *called: torch.zeros_like(called[-1])) for block in chosen]
+            row.append(points(*bootstrap(100 * (recognised(subject, pictures) - right))))
+            for hook in hooks:
+                hook.remove()
+        yield row
 
 
-def size(tokens: Tensor) -> float:
-    return tokens.square().mean().sqrt().item()
+@torch.no_grad()
+def recognised(subject: Subject, pictures: Batch) -> np.ndarray:
+    """1 for each picture that is, 0 for the others. The classes of data and model are the same."""
+    found = torch.cat([subject.classifier(part).argmax(-1) for part in pictures.pixels.split(100)])
+    return (found == pictures.labels).double().numpy()
 
 
 def speed_rows(names: dict[str, str], data: str, rounds: int = 7) -> Iterator[list[str]]:
     """Pictures a second and ratios to softmax, in evaluation and training; medians of interleaved rounds."""
     subjects = {attention: open_subject(name) for attention, name in names.items()}
-    pixels = some(next(iter(subjects.values())), data, 64)
+    pixels = some(next(iter(subjects.values())), data, 64).pixels
 
     def infer(subject: Subject) -> None:
         with torch.no_grad():
@@ -220,7 +223,8 @@ def main() -> None:
     table(head, main_rows(results, results["softmax"]))
     table(["attention", "less", *ACCURACIES], paired_rows(results))
     table(["attention", *KINDS], kinds_rows(results))
-    table(["attention", *(f"block {number}" for number in range(6))], shares_rows(names, arguments.data))
+    head = ["attention", "clean", "without any attention", *(f"that of block {number}" for number in range(6))]
+    table(head, without_rows(names, arguments.data))
     table(["attention", "evaluation, img/s", "time", "training, img/s", "time"], speed_rows(names, arguments.data))
     head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean", "more than as trained: clean", "corrupted"]
     table(head, solving_rows(names, arguments.data, arguments.results))

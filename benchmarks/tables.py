@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from torch import Tensor
-
-from torchvars.data import Draw, load, open_source
+from torchvars.data import Batch, Draw, load, open_source
 from torchvars.evaluation.benchmarks import limited
 from torchvars.evaluation.run import pictures_of
 from torchvars.evaluation.subjects import Subject
@@ -18,8 +16,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     print()
 
 
-def some(subject: Subject, data: str, count: int) -> Tensor:
-    """A few pictures that were not trained on, as a model takes them: (count, 3, H, W) in [0, 1]."""
+def some(subject: Subject, data: str, count: int) -> Batch:
+    """A few pictures that were not trained on, as a model takes them."""
     source = limited(open_source(data, "val"), count)
     (batch,) = load(pictures_of(source, subject.size), [[Draw(index, 0) for index in range(len(source))]])
-    return batch.pixels
+    return batch

@@ -91,8 +91,11 @@ def paired_rows(results: dict[str, Results]) -> Iterator[list[str]]:
 
 
 def points(value: float, low: float, high: float) -> str:
-    """Bold where the interval leaves 0 out."""
-    text = f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+    return bold(f"{value:+.1f} ({low:+.1f} to {high:+.1f})", low, high)
+
+
+def bold(text: str, low: float, high: float) -> str:
+    """Where the interval leaves 0 out."""
     return f"**{text}**" if low > 0 or high < 0 else text
 
 
@@ -110,7 +113,10 @@ def kinds_rows(results: dict[str, Results]) -> Iterator[list[str]]:
 
 
 def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[list[str]]:
-    """Clean and corrupted accuracy when a trained VARS model is told to solve in other ways."""
+    """Clean and corrupted accuracy when a trained VARS model is told to solve in other ways.
+
+    Bold where it is not as trained, by the interval of the difference on the same pictures.
+    """
     for attention, name in names.items():
         as_trained = None
         for way in ways_of(open_subject(name)):
@@ -120,9 +126,9 @@ def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[lis
                 attention,
                 told + ("" if as_trained else ", as trained"),
                 show(result.value("clean", "accuracy", "clean")),
-                *(f"{result.value('corruptions', 'accuracy', each).value:.1f}" for each in SMALL.corruptions),
+                *(beside(as_trained, result, key) for key in CONDITIONS[1][1]),
                 show(result.value("corruptions", "accuracy", "all")),
-                *(gained(as_trained, result, *each) if as_trained else "" for each in CONDITIONS),
+                *(points(*gained(as_trained, result, *each)) if as_trained else "" for each in CONDITIONS),
             ]
             as_trained = as_trained or result
 
@@ -137,10 +143,16 @@ def ways_of(subject: Subject) -> list[dict]:
     return [*ways, {"solver": "fista", "steps": 50}, {"adapt": 0.5}, {"adapt": 1.0}]
 
 
-def gained(first: Results, second: Results, benchmark: str, keys: list[str]) -> str:
-    """Points that the second has more, in the mean over conditions of the same pictures."""
+def beside(first: Results | None, second: Results, key: str) -> str:
+    """Accuracy of the second under one corruption, bold if it is not that of the first."""
+    text = f"{100 * np.mean(second.outcomes['corruptions'][key].right):.1f}"
+    return bold(text, *gained(first, second, "corruptions", [key])[1:]) if first else text
+
+
+def gained(first: Results, second: Results, benchmark: str, keys: list[str]) -> tuple[float, float, float]:
+    """Points that the second has more, in the mean over conditions of the same pictures, and their interval."""
     right = [np.mean([result.outcomes[benchmark][key].right for key in keys], 0) for result in (first, second)]
-    return points(*bootstrap(100 * (right[1] - right[0])))
+    return bootstrap(100 * (right[1] - right[0]))
 
 
 def solved(name: str, way: dict, data: str, folder: Path) -> Results:

@@ -50,7 +50,8 @@ KINDS = {
 }
 # A smaller test for what is tried at many settings.
 SMALL = Options(limit=500, corruptions=("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), severities=(3,))
-CONDITIONS = (("clean", ["clean"]), ("corruptions", [key_of(name, *SMALL.severities) for name in SMALL.corruptions]))
+CORRUPTED = [key_of(name, *SMALL.severities) for name in SMALL.corruptions]
+CONDITIONS = (("clean", ["clean"]), ("corruptions", CORRUPTED))
 
 
 def all_seeds(names: dict[str, str], folder: Path) -> dict[str, Results]:
@@ -126,7 +127,7 @@ def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[lis
                 attention,
                 told + ("" if as_trained else ", as trained"),
                 show(result.value("clean", "accuracy", "clean")),
-                *(beside(as_trained, result, key) for key in CONDITIONS[1][1]),
+                *(beside(as_trained, result, key) for key in CORRUPTED),
                 show(result.value("corruptions", "accuracy", "all")),
                 *(points(*gained(as_trained, result, *each)) if as_trained else "" for each in CONDITIONS),
             ]
@@ -170,10 +171,10 @@ def solved(name: str, way: dict, data: str, folder: Path) -> Results:
 
 def without_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
     """Accuracy on clean pictures, and the points gained when attention adds nothing, in all blocks or in one."""
-    for attention, name in names.items():
-        subject = open_subject(name)
-        blocks, pictures = subject.classifier.model.blocks, some(subject, data, SMALL.limit)
-        right = recognised(subject, pictures)
+    subjects = {attention: open_subject(name) for attention, name in names.items()}
+    pictures = some(next(iter(subjects.values())), data, SMALL.limit)
+    for attention, subject in subjects.items():
+        blocks, right = subject.classifier.model.blocks, recognised(subject, pictures)
         row = [attention, "{:.1f} ({:.1f} to {:.1f})".format(*bootstrap(100 * right))]
         for chosen in (blocks, *([block] for block in blocks)):
             hooks = [block.attn.register_forward_hook(lambda *called: torch.zeros_like(called[-1])) for block in chosen]

@@ -2,10 +2,11 @@
 
     python benchmarks/results.py imagenette --data PICTURES --results FOLDER
 
-Reads what benchmarks/embed.py has left in FOLDER for the weights trained on these pictures, also of other seeds, and
-evaluates what else the tables need: fewer and more steps, other strengths, a strength that adapts, no attention.
-What takes long is kept in FOLDER, so that this program goes on where it was stopped. What the codes are like:
-benchmarks/codes.py.
+Evaluates the weights trained on these pictures as their records say, and what else the tables need: fewer and more
+steps, other strengths, a strength that adapts, no attention. What takes long is kept in FOLDER, so that this program
+goes on where it was stopped, and does not do again what benchmarks/embed.py or `torchvars verify NAME --data PICTURES
+--output FOLDER/NAME.json` did. Repetitions with other seeds do not ship; those that benchmarks/embed.py has left in
+FOLDER are in the tables. What the codes are like: benchmarks/codes.py.
 """
 
 import argparse
@@ -22,15 +23,16 @@ from torchvars.attention import Reconstruction
 from torchvars.data import Batch
 from torchvars.evaluation.adaptive import adapt
 from torchvars.evaluation.benchmarks import BENCHMARKS, Options
-from torchvars.evaluation.compare import corruption_errors, differences, relative_error, show
+from torchvars.evaluation.compare import corruption_errors, differences, relative_error, show, with_interval
 from torchvars.evaluation.corruptions import PUBLISHED
 from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
+from torchvars.evaluation.record import Record, benchmarks_of
 from torchvars.evaluation.results import Results, key_of
 from torchvars.evaluation.run import evaluate, usual_rest
 from torchvars.evaluation.subjects import Subject, open_subject, set_solving
 from torchvars.evaluation.watch import watching
-from torchvars.models.embedded import TAGS
+from torchvars.models.embedded import TAGS, find_embedded
 from torchvars.models.registry import trained
 
 COLUMNS = {
@@ -54,14 +56,22 @@ CORRUPTED = [key_of(name, *SMALL.severities) for name in SMALL.corruptions]
 CONDITIONS = (("clean", ["clean"]), ("corruptions", CORRUPTED))
 
 
-def all_seeds(names: dict[str, str], folder: Path) -> dict[str, Results]:
-    """What was measured of the weights that ship, and of repetitions with other seeds."""
+def all_seeds(names: dict[str, str], data: str, folder: Path) -> dict[str, Results]:
+    """What the weights that ship do, and repetitions with other seeds."""
     found = {}
     for attention, name in names.items():
-        found[attention] = Results.read(folder / f"{name}.json")
+        found[attention] = as_recorded(name, data, folder)
         for path in sorted(folder.glob(f"{name}.seed*.json")):
             found[f"{attention}, seed {path.stem.rpartition('.seed')[2]}"] = Results.read(path)
     return found
+
+
+def as_recorded(name: str, data: str, folder: Path) -> Results:
+    """What weights that ship do when they are asked as their record says."""
+    subject = open_subject(name)
+    benchmarks = benchmarks_of(Record.read(find_embedded(name)), data, subject)
+    with watching() as watch:
+        return evaluate(subject, benchmarks, folder / f"{name}.json", watch=watch)
 
 
 def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[str]]:
@@ -73,7 +83,7 @@ def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[s
             label,
             f"{result.model['parameters'] / 1e6:.2f}",
             *(show(result.value(*column)) for column in COLUMNS.values()),
-            "" if relative is None else f"{relative[0]:.1f} ({relative[1]:.1f} to {relative[2]:.1f})",
+            "" if relative is None else with_interval(*relative),
             f"{paper['clean']} / {paper['imagenet_c']} / {paper['pgd']}",
         ]
 
@@ -107,7 +117,7 @@ def kinds_rows(results: dict[str, Results]) -> Iterator[list[str]]:
         yield [
             label,
             *(
-                "{:.1f} ({:.1f} to {:.1f})".format(*bootstrap(100 - 100 * errors[:, members].mean(1)))
+                with_interval(*bootstrap(100 - 100 * errors[:, members].mean(1)))
                 for members in ([PUBLISHED.index(name) for name in names] for names in KINDS.values())
             ),
         ]
@@ -175,7 +185,7 @@ def without_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
     pictures = some(next(iter(subjects.values())), data, SMALL.limit)
     for attention, subject in subjects.items():
         blocks, right = subject.classifier.model.blocks, recognised(subject, pictures)
-        row = [attention, "{:.1f} ({:.1f} to {:.1f})".format(*bootstrap(100 * right))]
+        row = [attention, with_interval(*bootstrap(100 * right))]
         for chosen in (blocks, *([block] for block in blocks)):
             hooks = [block.attn.register_forward_hook(lambda *called: torch.zeros_like(called[-1])) for block in chosen]
             row.append(points(*bootstrap(100 * (recognised(subject, pictures) - right))))
@@ -231,7 +241,7 @@ def main() -> None:
     arguments = parser.parse_args()
     names = trained("rvt_micro", arguments.pictures)
 
-    results = all_seeds(names, arguments.results)
+    results = all_seeds(names, arguments.data, arguments.results)
     head = ["attention", "M params", *COLUMNS, "CE, softmax = 100", "paper, RVT-Ti: clean / mCE / PGD 1/255"]
     table(head, main_rows(results, results["softmax"]))
     table(["attention", "less", *ACCURACIES], paired_rows(results))

@@ -293,6 +293,19 @@ def test_a_figure_that_is_not_met_is_named(weights, pictures):
     assert "Traceback" not in done.stderr
 
 
+def test_two_processes_say_what_one_says(weights, pictures):
+    arguments = ["verify", str(weights), "--data", pictures, "--workers=0", "--batch=4"]
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    one, two = (
+        subprocess.run([sys.executable, *start, "-m", "torchvars", *arguments], env=environment, capture_output=True)
+        for start in ([], torchrun)
+    )
+    assert two.returncode == one.returncode == 0, two.stderr
+    assert two.stdout == one.stdout
+    assert one.stdout.endswith(b"tiny is what is claimed\n")
+
+
 @pytest.mark.parametrize(
     ("low", "high", "met"),
     [

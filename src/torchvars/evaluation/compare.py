@@ -124,7 +124,7 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
         table.add_row(escape(benchmark), escape(condition), metric, *cells, *theirs)
     relatives = [relative_error(result, results[baseline]) for result in results]
     if len(results) > 1 and any(relatives):
-        cells = [f"{each[0]:.1f} ({each[1]:.1f} to {each[2]:.1f})" if each else "" for each in relatives]
+        cells = [with_interval(*each) if each else "" for each in relatives]
         table.add_row("corruptions", "all", f"CE, {escape(names[baseline])} = 100", *cells, *[""] * len(papers))
     console.print(table)
     for line in protocols_of(results):
@@ -207,5 +207,8 @@ def show(row: Row | Measured | None) -> str:
     """A number and its interval, where it has one."""
     if row is None:
         return ""
-    interval = "" if row.low is None else f" ({row.low:.1f} to {row.high:.1f})"
-    return f"{row.value:.1f}{interval}"
+    return f"{row.value:.1f}" if row.low is None else with_interval(row.value, row.low, row.high)
+
+
+def with_interval(value: float, low: float, high: float) -> str:
+    return f"{value:.1f} ({low:.1f} to {high:.1f})"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..models.weights import CONFIG, WEIGHTS, digest, write_whole
 from .benchmarks import BENCHMARKS, Benchmark, Options
-from .results import Results, Row, digest_of
+from .results import Results, Row, digest_of, key_of
 from .subjects import Subject
 
 FILE = "record.json"
@@ -156,6 +156,11 @@ class Check(NamedTuple):
     claimed: Measured
     found: float
     slack: float  # of the interval
+
+    def __str__(self) -> str:
+        said = f"{self.benchmark}, {key_of(self.claimed.condition, self.claimed.severity)}, {self.claimed.metric}"
+        claimed = f"{self.claimed.value:.2f} ({self.claimed.low:.2f} to {self.claimed.high:.2f})"
+        return f"{said}: found {self.found:.2f}, claimed {claimed}"
 
     @property
     def difference(self) -> float:

@@ -81,6 +81,21 @@ def test_a_run_that_breaks_at_any_step_goes_on_as_if_it_had_not(step, pictures, 
     assert outcome(output) == outcome(undisturbed)
 
 
+def test_a_run_answers_the_signal_to_end_only_while_it_lasts(pictures, tmp_path, monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def breaking(*_):
+        seen.append(signal.getsignal(signal.SIGTERM))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "learn", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        train(RECIPE, settings(pictures, tmp_path / "run"))
+    assert seen[0] is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "torchvars", "train", *arguments]
 

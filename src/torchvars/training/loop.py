@@ -3,8 +3,8 @@
 import math
 import signal
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -92,6 +92,11 @@ class Diverged(FloatingPointError):
 
 def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     """Trains a model as a recipe says, or goes on where a run was."""
+    with on_terminate() as interrupted:
+        _train(recipe, settings, resume, interrupted)
+
+
+def _train(recipe: Recipe, settings: Settings, resume: bool, interrupted: Callable[[], bool]) -> None:
     join_restarted()
     AcceleratorState._reset_state()  # a run before this one, in the same process, may have had another precision
     # Told so, it lets several processes on a machine without a GPU work together; else each would run by itself.
@@ -149,7 +154,6 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
     last = min(recipe.epochs * order.steps, settings.max_steps or math.inf)
     batches = load(Pictures(pictures, transform), order.batches(progress.step, last), settings.workers)
     mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, recipe.smoothing, len(pictures.classes))
-    interrupted = on_terminate()
 
     def judged() -> AbstractContextManager:
         """The weights that are evaluated and kept: the averaged ones, if there are any."""
@@ -458,11 +462,15 @@ def check_readable(problems: dict[str, str], most: float, folder: RunFolder) -> 
         )
 
 
-def on_terminate():
+@contextmanager
+def on_terminate() -> Iterator[Callable[[], bool]]:
     """Whether the process has been told to end: a function to ask. It is not ended at once, so that nothing is lost."""
     told = []
-    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
-    return lambda: bool(told)
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+    try:
+        yield lambda: bool(told)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Clock:

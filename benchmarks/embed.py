@@ -4,8 +4,9 @@
 
 Writes src/torchvars/weights/MODEL.PICTURES: the weights in half precision, the settings, and a record of recipe and
 figures under one hash; `torchvars verify` takes it from there. What is measured are the weights as they ship. Results
-are kept in FOLDER/MODEL.PICTURES.json, so that this program goes on where it was stopped. A run with another seed than
-0 is a repetition: it is measured, as MODEL.PICTURES.seedN, and does not ship.
+are kept in FOLDER/MODEL.PICTURES.json, so that this program goes on where it was stopped; several processes share the
+measuring (torchrun --nproc-per-node 2 benchmarks/embed.py ...). A run with another seed than 0 is a repetition: it is
+measured, as MODEL.PICTURES.seedN, and does not ship.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from pathlib import Path
 from torchvars.evaluation.benchmarks import BENCHMARKS
 from torchvars.evaluation.compare import show
 from torchvars.evaluation.corruptions import PUBLISHED
+from torchvars.evaluation.processes import Processes
 from torchvars.evaluation.record import Measured, Record, options_of, trial_of
 from torchvars.evaluation.run import evaluate
 from torchvars.evaluation.subjects import open_subject
@@ -56,12 +58,17 @@ def main() -> None:
     trained = weights.load(arguments.run / "weights")
     name = f"{recipe.model}.{arguments.pictures}" + (f".seed{recipe.seed}" if recipe.seed else "")
     folder = arguments.results / name  # until all is measured
-    weights.save(trained, folder, half=True)
+    processes = Processes()
+    if processes.rank == 0:
+        weights.save(trained, folder, half=True)
+    processes.wait()
 
     subject = open_subject(str(folder))
     benchmarks = [BENCHMARKS[each](arguments.data, subject, options_of(chosen)) for each, chosen in PROTOCOL.items()]
     with watching() as watch:
         results = evaluate(subject, benchmarks, arguments.results / f"{name}.json", watch=watch)
+    if processes.rank:
+        return
     record = Record(
         weights.digest(folder / weights.WEIGHTS),
         weights.digest(folder / weights.CONFIG),

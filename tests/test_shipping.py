@@ -2,7 +2,9 @@
 
 import json
 import runpy
+import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,37 +13,59 @@ from safetensors import safe_open
 from evaluation.halves import write
 from torchvars.cli.main import main
 from torchvars.evaluation.record import Record
+from torchvars.evaluation.run import evaluate
 from torchvars.models.embedded import EMBEDDED, embedded
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["softmax", "vars_sd"])
-def test_a_run_becomes_weights_that_can_be_verified(attention, tmp_path, monkeypatch, capsys):
-    for split, count in (("train", 8), ("val", 3)):
+def test_runs_become_weights_that_can_be_verified_and_compared(tmp_path, monkeypatch, capsys):
+    for split, count in (("train", 8), ("val", 2)):
         write(tmp_path / "pictures" / split, count=count)
-    data, run, shipped = str(tmp_path / "pictures"), str(tmp_path / "run"), tmp_path / "shipped"
-    few = ["--epochs=2", "--batch=16", "--warmup-epochs=1", "--workers=0"]
-    main(["train", f"cifar10_rvt_micro_{attention}", "--data", data, "--output", run, *few])
-
+    data, shipped, results = str(tmp_path / "pictures"), tmp_path / "shipped", tmp_path / "results"
     monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", shipped)
-    given = [run, "--pictures=cifar10", "--data", data, "--results", str(tmp_path / "results")]
-    monkeypatch.setattr(sys, "argv", ["embed.py", *given])
-    for _ in range(2):  # the second time nothing is left to be done, and nothing changes
-        runpy.run_path(str(ROOT / "benchmarks/embed.py"), run_name="__main__")
-    name = f"rvt_micro_{attention}.cifar10"
-    assert [path.name for path in shipped.iterdir()] == [name]
+    monkeypatch.setattr("torchvars.evaluation.run.evaluate", partial(evaluate, workers=0))
+    monkeypatch.setattr("torchvars.evaluation.metrics.RESAMPLES", 50)
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # as a program has it
 
-    capsys.readouterr()
-    main(["verify", name, "--data", data, "--benchmark", "clean,pgd"])
-    assert f"{name} is what is claimed" in capsys.readouterr().out
+    def program(name: str, *arguments: str) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(ROOT / "benchmarks" / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    names = {attention: f"rvt_micro_{attention}.cifar10" for attention in ("softmax", "vars_sd")}
+    for attention in names:
+        run = str(tmp_path / attention)
+        few = ["--epochs=2", "--batch=16", "--warmup-epochs=1", "--workers=0"]
+        main(["train", f"cifar10_rvt_micro_{attention}", "--data", data, "--output", run, *few])
+        for _ in range(2):  # the second time nothing is left to be done, and nothing changes
+            program("embed.py", run, "--pictures=cifar10", "--data", data, "--results", str(results))
+    assert {path.name for path in shipped.iterdir()} == set(names.values())
+
+    clean = {name: Record.read(shipped / name).value("clean", "accuracy", "clean").value for name in names.values()}
+    for name in names.values():
+        main(["verify", name, "--data", data, "--benchmark", "clean,pgd", "--workers=0"])
+        assert f"{name} is what is claimed" in capsys.readouterr().out
+        rows = json.loads((results / f"{name}.json").read_text())["rows"]
+        assert next(row["value"] for row in rows if row["benchmark"] == "clean") == pytest.approx(clean[name])
     main(["list", "weights"])
-    _, line = capsys.readouterr().out.splitlines()
-    clean = Record.read(shipped / name).value("clean", "accuracy", "clean")
-    assert line.split()[:2] == [name, f"{clean.value:.1f}"]
-    results = json.loads((tmp_path / "results" / f"{name}.json").read_text())
-    assert next(row["value"] for row in results["rows"] if row["benchmark"] == "clean") == pytest.approx(clean.value)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[:2] for line in lines] == [[name, f"{value:.1f}"] for name, value in clean.items()]
+
+    # Whoever has the weights and the pictures gets the same tables, but for repetitions, which do not ship.
+    shutil.copy(results / f"{names['vars_sd']}.json", results / f"{names['vars_sd']}.seed1.json")
+    told = [
+        program("results.py", "cifar10", "--data", data, "--results", str(folder)).strip().split("\n\n")
+        for folder in (results, tmp_path / "elsewhere")
+    ]
+    assert [len(tables) for tables in told] == [6, 6]
+    figures, again = (tables[0].splitlines() for tables in told)
+    assert figures[:4] == again
+    assert figures[4] == figures[3].replace("vars_sd", "vars_sd, seed 1")
+    for line, value in zip(again[2:], clean.values(), strict=True):
+        assert line.split(" | ")[2].startswith(f"{value:.1f} (")
 
 
 @pytest.mark.parametrize("name", embedded())

@@ -5,7 +5,6 @@ be added to the file. On several processes: torchrun --nproc-per-node N -m torch
 """
 
 import argparse
-import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -71,6 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         from ..evaluation.attacks import ATTACKS
         from ..evaluation.benchmarks import BENCHMARKS, Options
         from ..evaluation.compare import print_table
+        from ..evaluation.processes import is_first
         from ..evaluation.run import evaluate, usual_rest
         from ..evaluation.subjects import open_subject, set_solving
         from ..evaluation.watch import watching
@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> None:
             workers=arguments.workers,
             watch=watch,
         )
-    if os.environ.get("RANK", "0") == "0":
+    if is_first():
         print_table([results])
         print(f"results: {arguments.output}")
 

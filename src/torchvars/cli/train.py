@@ -70,13 +70,12 @@ def restarted(run: Path, recipe) -> bool:
 
 def draw(run: Path) -> None:
     """The curves of a run so far, where matplotlib is installed; by the first of several processes."""
-    import os
-
+    from ..evaluation.processes import is_first
     from ..figures.training import draw_curves
     from ..training.folder import RunFolder
 
     lines = RunFolder(run).metrics()
-    if not lines or os.environ.get("RANK", "0") != "0":
+    if not lines or not is_first():
         return
     try:
         draw_curves(lines, run / "curves.png")

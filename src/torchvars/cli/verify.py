@@ -6,7 +6,6 @@ Several processes share it: torchrun --nproc-per-node 2 -m torchvars verify ...
 """
 
 import argparse
-import os
 import tempfile
 from pathlib import Path
 
@@ -22,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     try:
+        from ..evaluation.processes import is_first
         from ..evaluation.record import Record, benchmarks_of, check
         from ..evaluation.run import evaluate
         from ..evaluation.subjects import open_subject
@@ -32,11 +32,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     folder = Path(arguments.name).resolve() if Path(arguments.name).is_dir() else find_embedded(arguments.name)
     record = Record.read(folder)
-    speaks = os.environ.get("RANK", "0") == "0"  # one of several processes
-    if speaks:
+    if is_first():
         print(f"{folder.name}: weights, recipe and figures are under one hash, {record.seal[:12]}", flush=True)
     if arguments.data is None:
-        print("nothing was evaluated: give the pictures by --data")
+        if is_first():
+            print("nothing was evaluated: give the pictures by --data")
         return
     subject = open_subject(str(folder))
     names = None if arguments.benchmark is None else [name.strip() for name in arguments.benchmark.split(",")]
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         output = arguments.output or Path(aside) / "results.json"
         kept = {"partial_ok": True, "batch": arguments.batch, "workers": arguments.workers}
         results = evaluate(subject, benchmarks, output, watch=watch, **kept)
-    if speaks:
+    if is_first():
         _judge(folder.name, check(record, results, [benchmark.name for benchmark in benchmarks]))
 
 

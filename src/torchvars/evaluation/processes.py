@@ -11,6 +11,11 @@ from torch import distributed
 T = TypeVar("T")
 
 
+def is_first() -> bool:
+    """Whether this is the one of processes started together that speaks for all."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 class Processes:
     """This process among those started together by torchrun or accelerate; alone if it was started by itself."""
 

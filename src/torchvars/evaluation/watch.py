@@ -1,6 +1,5 @@
 """What a person sees of an evaluation while it goes on."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +7,14 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from .processes import is_first
 from .run import Watch
 
 
 @contextmanager
 def watching() -> Iterator[Watch]:
     """A bar in a terminal; elsewhere one line for each condition that is done. Of several processes, by the first."""
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first():
         yield lambda *_: None
         return
     console = Console(stderr=True)

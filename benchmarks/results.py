@@ -2,11 +2,9 @@
 
     python benchmarks/results.py imagenette --data PICTURES --results FOLDER
 
-Evaluates the weights trained on these pictures as their records say, and what else the tables need: fewer and more
-steps, other strengths, a strength that adapts, no attention. What takes long is kept in FOLDER, so that this program
-goes on where it was stopped, and does not do again what benchmarks/embed.py or `torchvars verify NAME --data PICTURES
---output FOLDER/NAME.json` did. Repetitions with other seeds do not ship; those that benchmarks/embed.py has left in
-FOLDER are in the tables. What the codes are like: benchmarks/codes.py.
+The first tables are of the results that come with the weights. Measured for the others: no attention, speed, fewer and
+more steps, other strengths, a strength that adapts. What takes long is kept in FOLDER, so that this program goes on
+where it was stopped. What the codes are like: benchmarks/codes.py.
 """
 
 import argparse
@@ -20,6 +18,7 @@ import torch
 
 from tables import some, table
 from torchvars.attention import Reconstruction
+from torchvars.cli.memory import keep_freed_memory
 from torchvars.data import Batch
 from torchvars.evaluation.adaptive import adapt
 from torchvars.evaluation.benchmarks import BENCHMARKS, Options
@@ -27,12 +26,12 @@ from torchvars.evaluation.compare import corruption_errors, differences, relativ
 from torchvars.evaluation.corruptions import PUBLISHED
 from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
-from torchvars.evaluation.record import Record, benchmarks_of
+from torchvars.evaluation.record import read_results
 from torchvars.evaluation.results import Results, key_of
 from torchvars.evaluation.run import evaluate, usual_rest
 from torchvars.evaluation.subjects import Subject, open_subject, set_solving
 from torchvars.evaluation.watch import watching
-from torchvars.models.embedded import TAGS, find_embedded
+from torchvars.models.embedded import TAGS, embedded
 from torchvars.models.registry import trained
 
 COLUMNS = {
@@ -56,22 +55,15 @@ CORRUPTED = [key_of(name, *SMALL.severities) for name in SMALL.corruptions]
 CONDITIONS = (("clean", ["clean"]), ("corruptions", CORRUPTED))
 
 
-def all_seeds(names: dict[str, str], data: str, folder: Path) -> dict[str, Results]:
-    """What the weights that ship do, and repetitions with other seeds."""
+def all_seeds(names: dict[str, str]) -> dict[str, Results]:
+    """What came of the weights that ship, by attention, and of repetitions with other seeds."""
     found = {}
     for attention, name in names.items():
-        found[attention] = as_recorded(name, data, folder)
-        for path in sorted(folder.glob(f"{name}.seed*.json")):
-            found[f"{attention}, seed {path.stem.rpartition('.seed')[2]}"] = Results.read(path)
+        found[attention] = read_results(name)
+        for repeated in embedded():
+            if repeated.startswith(f"{name}_seed"):
+                found[f"{attention}, seed {repeated.rpartition('_seed')[2]}"] = read_results(repeated)
     return found
-
-
-def as_recorded(name: str, data: str, folder: Path) -> Results:
-    """What weights that ship do when they are asked as their record says."""
-    subject = open_subject(name)
-    benchmarks = benchmarks_of(Record.read(find_embedded(name)), data, subject)
-    with watching() as watch:
-        return evaluate(subject, benchmarks, folder / f"{name}.json", watch=watch)
 
 
 def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[str]]:
@@ -241,7 +233,7 @@ def main() -> None:
     arguments = parser.parse_args()
     names = trained("rvt_micro", arguments.pictures)
 
-    results = all_seeds(names, arguments.data, arguments.results)
+    results = all_seeds(names)
     head = ["attention", "M params", *COLUMNS, "CE, softmax = 100", "paper, RVT-Ti: clean / mCE / PGD 1/255"]
     table(head, main_rows(results, results["softmax"]))
     table(["attention", "less", *ACCURACIES], paired_rows(results))
@@ -254,4 +246,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     main()

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 import torchvars
+from torchvars.cli.memory import keep_freed_memory
 from torchvars.data.pictures import centre_pixels
 from torchvars.evaluation.benchmarks import BENCHMARKS, Options
 from torchvars.evaluation.compare import print_table
@@ -88,5 +89,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     torch.manual_seed(0)
     main()

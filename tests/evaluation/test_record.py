@@ -19,7 +19,7 @@ from evaluation.halves import counted, save_weights, write
 from torchvars.cli.main import main
 from torchvars.evaluation import metrics
 from torchvars.evaluation.benchmarks import BENCHMARKS
-from torchvars.evaluation.record import Measured, Record, Trial, check, options_of, trial_of
+from torchvars.evaluation.record import Measured, Record, Trial, check, options_of, read_results, trial_of
 from torchvars.evaluation.results import Results, Row
 from torchvars.evaluation.run import evaluate
 from torchvars.evaluation.subjects import open_subject
@@ -66,6 +66,19 @@ def record_of(folder: Path, *rest) -> Record:
 def weights(measured, tmp_path) -> Path:
     """A copy that may be changed."""
     return Path(shutil.copytree(measured[0], tmp_path / "tiny"))
+
+
+@pytest.fixture
+def with_results(weights, measured) -> Path:
+    """Weights that bring the results with them which their record was made of."""
+    return add_results(weights, measured[1])
+
+
+def add_results(weights: Path, results: Results) -> Path:
+    record = Record.read(weights)
+    results.write(weights / "results.json")
+    replace(record, results=digest(weights / "results.json")).write(weights)
+    return weights
 
 
 @pytest.fixture
@@ -140,12 +153,13 @@ FACTS = st.dictionaries(TEXT, PLAIN, max_size=3)
 TRIALS = st.builds(Trial, FACTS, TEXT, TEXT, st.integers(0), st.lists(CLAIMS, max_size=3))
 
 
-@given(recipe=FACTS, trained=FACTS, trials=st.dictionaries(TEXT, TRIALS, max_size=3))
-def test_what_is_written_is_read(recipe, trained, trials):
+@given(recipe=FACTS, trained=FACTS, trials=st.dictionaries(TEXT, TRIALS, max_size=3), kept=st.booleans())
+def test_what_is_written_is_read(recipe, trained, trials, kept):
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("model.safetensors", "config.json"):
+        for name in ("model.safetensors", "config.json", "results.json"):
             (Path(folder) / name).write_text(name)
-        record = record_of(Path(folder), recipe, trained, trials)
+        results = digest(Path(folder) / "results.json") if kept else None
+        record = record_of(Path(folder), recipe, trained, trials, results)
         record.write(Path(folder))
         assert Record.read(Path(folder)) == record
         assert [path.name for path in Path(folder).glob("record*")] == ["record.json"]
@@ -218,6 +232,14 @@ def test_weights_that_were_told_to_solve_otherwise_are_refused(weights, capsys):
 def test_weights_of_which_nothing_was_measured_are_not_what_is_claimed(weights, pictures, capsys):
     replace(Record.read(weights), trials={}).write(weights)
     assert "nothing was measured of these weights" in refused(capsys, weights, "--data", pictures)
+
+
+def test_other_results_are_refused(with_results, capsys):
+    path = with_results / "results.json"
+    path.write_text(path.read_text().replace("tiny", "huge"))
+    assert "record.json is of another results.json" in refused(capsys, with_results)
+    path.unlink()
+    assert "No such file or directory" in refused(capsys, with_results)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +366,51 @@ def test_a_claim_of_which_nothing_came_is_an_error(weights, pictures, capsys):
     change_trial(weights, "clean", rows=[Measured("clean", None, "beauty", 1.0, 0.0, 2.0)])
     told = refused(capsys, weights, "--data", pictures, "--benchmark=clean")
     assert "clean, clean: no beauty came out" in told
+
+
+def test_every_picture_is_compared_where_results_come_with_the_weights(with_results, pictures, capsys):
+    """Two of them were recorded otherwise, in conditions of one benchmark."""
+    results = read_results(str(with_results))
+    for condition in ("clean", "fog 4"):
+        results.outcomes["corruptions"][condition].right[3] ^= True
+    add_results(with_results, results)
+    verify(with_results, "--data", pictures)
+    said = capsys.readouterr().out
+    for name, alike, count in (("clean", 12, 12), ("corruptions", 38, 40), ("pgd", 24, 24)):
+        assert f"{name}: {alike} of {count} pictures were recognised, or not, as it is recorded" in said
+    assert said.endswith("tiny is what is claimed\n")
+
+
+# Results that come with weights
+
+
+def test_results_are_read_from_a_file_a_folder_of_weights_or_by_name(with_results, measured, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", with_results.parent)
+    measured[1].write(tmp_path / "file.json")
+    monkeypatch.chdir(tmp_path.parent)
+    for word in (str(tmp_path / "file.json"), str(with_results), "tiny"):
+        assert read_results(word).rows == measured[1].rows
+
+
+def test_weights_that_ship_are_compared_by_their_names(with_results, measured, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", with_results.parent)
+    monkeypatch.chdir(tmp_path.parent)
+    mine = replace(measured[1], model={**measured[1].model, "name": "mine"})
+    mine.write(tmp_path / "mine.json")
+    main(["compare", "tiny", str(tmp_path / "mine.json")])
+    said = capsys.readouterr().out
+    assert "mine less tiny" in said
+    assert "+0.00 (+0.00 to +0.00)" in said
+
+
+def test_results_that_are_not_there(weights, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", weights.parent)
+    with pytest.raises(ValueError, match="tiny has figures, but not what came of each picture: torchvars verify"):
+        read_results(str(weights))
+    with pytest.raises(FileNotFoundError, match=r"no results at huge: .*; and huge has no weights here; .*tiny"):
+        read_results("huge")
+    with pytest.raises(IsADirectoryError, match="is a folder: expected a file of results"):
+        read_results(str(tmp_path.parent))
 
 
 # What cannot be compared

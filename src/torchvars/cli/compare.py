@@ -1,6 +1,7 @@
 """Puts results of `torchvars evaluate` side by side, with the paper's rows where a model is one of them.
 
-For two models it prints whether the differences on the same pictures are more than chance.
+For two models it prints whether the differences on the same pictures are more than chance. Weights that ship bring
+their results with them.
 """
 
 import argparse
@@ -9,13 +10,15 @@ from pathlib import Path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("results", type=Path, nargs="+", help="files written by torchvars evaluate")
+    parser.add_argument(
+        "results", nargs="+", help="files written by torchvars evaluate, or names of torchvars list weights"
+    )
     parser.add_argument(
         "--baseline",
         type=int,
         default=1,
         metavar="N",
-        help="errors under corruption relative to the N-th file (default: 1)",
+        help="errors under corruption relative to the N-th of them (default: 1)",
     )
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="draw heat maps and curves into it")
 
@@ -23,13 +26,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     try:
         from ..evaluation.compare import print_differences, print_table
+        from ..evaluation.record import read_results
     except ModuleNotFoundError as error:
         raise ValueError(f'comparing needs {error.name}: pip install "torchvars[eval]"') from error
-    from ..evaluation.results import Results
 
     if not 1 <= arguments.baseline <= len(arguments.results):
         raise ValueError(f"--baseline must be from 1 to {len(arguments.results)}, got {arguments.baseline}")
-    results = [Results.read(path) for path in arguments.results]
+    results = [read_results(word) for word in arguments.results]
     print_table(results, arguments.baseline - 1)
     if len(results) == 2:
         print_differences(*results)

@@ -8,6 +8,8 @@ import argparse
 from fractions import Fraction
 from pathlib import Path
 
+from .memory import keep_freed_memory
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -64,6 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    keep_freed_memory()
     try:
         from ..data.sources import absolute
         from ..evaluation.adaptive import adapt

@@ -11,6 +11,8 @@ A recipe is named after the pictures and the model: imagenet, imagenette, cifar1
 import argparse
 from pathlib import Path
 
+from .memory import keep_freed_memory
+
 TAKES_MORE = True  # options beside those below are fields of the recipe
 
 
@@ -23,6 +25,7 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
     if arguments.recipe is None and {"-h", "--help"} & {*more}:
         arguments.print_help()
         return
+    keep_freed_memory()
     if arguments.resume is None and arguments.recipe is None:
         raise ValueError("name a recipe, such as cifar10_rvt_micro_vars_d, or a run to go on with: --resume RUN")
     if arguments.resume is not None and (arguments.recipe or more):

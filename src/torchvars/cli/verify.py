@@ -9,6 +9,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from .memory import keep_freed_memory
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="a name of torchvars list weights, or a folder of weights")
@@ -20,9 +22,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    keep_freed_memory()
     try:
         from ..evaluation.processes import is_first
-        from ..evaluation.record import Record, benchmarks_of, check
+        from ..evaluation.record import Record, answers_alike, benchmarks_of, check, read_results
         from ..evaluation.run import evaluate
         from ..evaluation.subjects import open_subject
         from ..evaluation.watch import watching
@@ -45,8 +48,14 @@ def run(arguments: argparse.Namespace) -> None:
         output = arguments.output or Path(aside) / "results.json"
         kept = {"partial_ok": True, "batch": arguments.batch, "workers": arguments.workers}
         results = evaluate(subject, benchmarks, output, watch=watch, **kept)
-    if is_first():
-        _judge(folder.name, check(record, results, [benchmark.name for benchmark in benchmarks]))
+    if not is_first():
+        return
+    if record.results is not None:
+        recorded = read_results(str(folder))
+        for benchmark in benchmarks:
+            alike, count = answers_alike(recorded, results, benchmark.name)
+            print(f"{benchmark.name}: {alike} of {count} pictures were recognised, or not, as it is recorded")
+    _judge(folder.name, check(record, results, [benchmark.name for benchmark in benchmarks]))
 
 
 def _judge(name: str, checks: list) -> None:

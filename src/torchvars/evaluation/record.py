@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from ..models.embedded import find_embedded
 from ..models.weights import CONFIG, WEIGHTS, digest, write_whole
 from .benchmarks import BENCHMARKS, Benchmark, Options
 from .results import Results, Row, digest_of, key_of
 from .subjects import Subject
 
-FILE = "record.json"
+FILE, RESULTS = "record.json", "results.json"
 VERSION = 1  # of its format
 
 
@@ -48,6 +49,7 @@ class Record:
         recipe: all that decided what they became, besides the pictures.
         trained: what the run ended with, and what evaluated it.
         trials: by benchmark.
+        results: sha256 of the file of results that the trials were made of, if it comes with the weights.
     """
 
     weights: str
@@ -55,10 +57,11 @@ class Record:
     recipe: dict
     trained: dict
     trials: dict[str, Trial] = field(default_factory=dict)
+    results: str | None = None
 
     @property
     def seal(self) -> str:
-        """One hash of the weights, the recipe and the figures."""
+        """One hash of the weights, the recipe, the figures and the results."""
         return hashlib.sha256(json.dumps(_plain(self), sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
@@ -85,7 +88,8 @@ class Record:
                 name: Trial(**{**trial, "rows": [Measured(*row) for row in trial["rows"]]})
                 for name, trial in content["trials"].items()
             }
-            record = cls(content["weights"], content["settings"], content["recipe"], content["trained"], trials)
+            known = (content[name] for name in ("weights", "settings", "recipe", "trained"))
+            record = cls(*known, trials, content.get("results"))
             seal = content["seal"]
         except FileNotFoundError as error:
             raise ValueError(f"{folder} has no {FILE}: nothing was recorded of these weights") from error
@@ -93,8 +97,8 @@ class Record:
             raise ValueError(f"{path} is no record of weights that can be read here: {error!r}") from error
         if record.seal != seal:
             raise ValueError(f"{path} was changed after it was sealed: its seal is {seal}, not {record.seal}")
-        for file, claimed in ((WEIGHTS, record.weights), (CONFIG, record.settings)):
-            if (found := digest(folder / file)) != claimed:
+        for file, claimed in ((WEIGHTS, record.weights), (CONFIG, record.settings), (RESULTS, record.results)):
+            if claimed is not None and (found := digest(folder / file)) != claimed:
                 raise ValueError(f"{path} is of another {file}, sha256 {claimed}: that of the folder has {found}")
         return record
 
@@ -103,6 +107,30 @@ class Record:
         trial = self.trials.get(benchmark)
         rows = [] if trial is None else trial.rows
         return next((r for r in rows if (r.metric, r.condition, r.severity) == (metric, condition, None)), None)
+
+
+def read_results(word: str) -> Results:
+    """Results from a file, or those that came of weights when their figures were measured.
+
+    Args:
+        word: a file of results, a folder of weights, or a name whose weights ship.
+
+    Raises:
+        ValueError: the weights came without their results, or what they came with is not theirs.
+    """
+    path = Path(word)
+    if not path.exists():
+        try:
+            path = find_embedded(word)
+        except ValueError as error:
+            raise FileNotFoundError(
+                f"no results at {word}: torchvars evaluate writes them by --output; and {error}"
+            ) from error
+    if not (path / FILE).exists():
+        return Results.read(path)
+    if Record.read(path).results is None:
+        raise ValueError(f"{path.name} has figures, but not what came of each picture: torchvars verify finds that out")
+    return Results.read(path / RESULTS)
 
 
 def trial_of(results: Results, benchmark: str, options: dict) -> Trial:
@@ -147,6 +175,14 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
 def options_of(chosen: dict) -> Options:
     """Options from what JSON has made of them."""
     return Options(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
+
+
+def answers_alike(recorded: Results, found: Results, benchmark: str) -> tuple[int, int]:
+    """How many pictures were recognised, or not, as it is recorded, in all conditions together; and of how many."""
+    pairs = [
+        (recorded.outcomes[benchmark][key].right, outcome.right) for key, outcome in found.outcomes[benchmark].items()
+    ]
+    return sum(int((one == other).sum()) for one, other in pairs), sum(len(one) for one, _ in pairs)
 
 
 class Check(NamedTuple):
@@ -201,7 +237,8 @@ def _rounded(row: Row) -> list[float | None]:
 
 
 def _plain(record: Record) -> dict:
-    return json.loads(json.dumps(asdict(record)))
+    content = json.loads(json.dumps(asdict(record)))
+    return {name: value for name, value in content.items() if value is not None}
 
 
 def _trial_text(trial: dict) -> str:

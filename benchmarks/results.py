@@ -10,7 +10,7 @@ where it was stopped. What the codes are like: benchmarks/codes.py.
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -81,16 +81,22 @@ def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[s
 
 
 def paired_rows(results: dict[str, Results]) -> Iterator[list[str]]:
-    """How many points each model has more than softmax and performer of its seed, on the same pictures."""
+    """How many points each model has more than another, on the same pictures."""
+    for label, other in pairs_of(results):
+        found = {(each.benchmark, each.condition): each for each in differences(results[other], results[label])}
+        pairs = [found.get((benchmark, condition)) for benchmark, _, condition in ACCURACIES.values()]
+        yield [label, other, *("" if each is None else points(each.value, each.low, each.high) for each in pairs)]
+
+
+def pairs_of(labels: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Each with softmax and with performer of its seed; then a repetition with what it repeats."""
     for baseline in ("softmax", "performer"):
-        for label, result in results.items():
-            attention, _, seed = label.partition(", ")
-            other = f"{baseline}, {seed}" if seed else baseline
-            if attention in ("softmax", baseline) or other not in results:
-                continue
-            found = {(each.benchmark, each.condition): each for each in differences(results[other], result)}
-            pairs = [found.get((benchmark, condition)) for benchmark, _, condition in ACCURACIES.values()]
-            yield [label, other, *("" if each is None else points(each.value, each.low, each.high) for each in pairs)]
+        for label in labels:
+            attention, comma, seed = label.partition(",")
+            other = f"{baseline}{comma}{seed}"
+            if attention not in ("softmax", baseline) and other in labels:
+                yield label, other
+    yield from ((label, label.partition(",")[0]) for label in labels if "," in label)
 
 
 def points(value: float, low: float, high: float) -> str:

@@ -66,6 +66,8 @@ def test_runs_become_weights_that_can_be_verified_and_compared(tmp_path, monkeyp
     for line, label, value in zip(tables[0].splitlines()[2:], [*names, "vars_sd, seed 1"], clean.values(), strict=True):
         assert line.startswith(f"| {label} | ")
         assert line.split(" | ")[2].startswith(f"{value:.1f} (")
+    pairs = [line.split(" | ")[:2] for line in tables[1].splitlines()[2:]]
+    assert pairs == [["| vars_sd", "softmax"], ["| vars_sd, seed 1", "vars_sd"]]
 
 
 @pytest.mark.parametrize("name", embedded())

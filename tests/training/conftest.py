@@ -2,6 +2,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from PIL import Image
 
 
@@ -18,3 +20,10 @@ def pictures(tmp_path_factory) -> Path:
                 noise[..., 2 * label] += 100
                 Image.fromarray(noise.astype(np.uint8)).save(folder / split / name / f"{number}.png")
     return folder
+
+
+@pytest.fixture
+def accelerator() -> Accelerator:
+    """In single precision, whatever the runs of other tests were in: the first one in a process decides for all."""
+    AcceleratorState._reset_state()
+    return Accelerator(mixed_precision="no", cpu=True)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
@@ -129,7 +128,7 @@ def test_the_weights_that_are_judged_are_those_that_are_kept(averaged, pictures,
     assert line["val_accuracy"] == pytest.approx(np.mean(right))
 
 
-def test_pictures_that_cannot_be_read_have_no_loss_and_are_not_recognised(tmp_path):
+def test_pictures_that_cannot_be_read_have_no_loss_and_are_not_recognised(accelerator, tmp_path):
     for name, level in (("blue", 10), ("red", 200)):
         (tmp_path / "val" / name).mkdir(parents=True)
         for number in range(2):
@@ -143,7 +142,7 @@ def test_pictures_that_cannot_be_read_have_no_loss_and_are_not_recognised(tmp_pa
 
     classifier = torchvars.Classifier(Grey(), mean=(0.0,) * 3, std=(1.0,) * 3)
     source = open_source(str(tmp_path), "val")
-    metrics, problems = loop.evaluate(Accelerator(cpu=True), classifier, source, replace(RECIPE, batch=3), 0)
+    metrics, problems = loop.evaluate(accelerator, classifier, source, replace(RECIPE, batch=3), 0)
     margins = [-(4 * 10 / 255 - 1), -(4 * 11 / 255 - 1), 4 * 201 / 255 - 1]  # of the right class over the other
     assert metrics["val_loss"] == pytest.approx(np.mean([math.log1p(math.exp(-margin)) for margin in margins]))
     assert metrics["val_accuracy"] == 3 / 4
@@ -186,7 +185,7 @@ def probabilities(model: nn.Module, pixels: torch.Tensor, temperature: float = 1
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])
 @pytest.mark.parametrize("patches", [0.0, 0.5])
-def test_what_the_loss_is_made_of(kind, patches):
+def test_what_the_loss_is_made_of(kind, patches, accelerator):
     """The labels' cross-entropy, that of changed patches beside it, and the teacher's share of it all."""
     model, teacher, given = linear(1), linear(2), batch()
     recipe = replace(RECIPE, distillation=kind, distillation_weight=0.2, temperature=2.0, patches=patches, clip=None)
@@ -205,17 +204,17 @@ def test_what_the_loss_is_made_of(kind, patches):
     right = (probabilities(model, given.pixels).argmax(-1) == given.labels.numpy()).sum()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     mix = Mix(0.0, 0.0, 0.5, 0.1, 3)
-    loss, correct = loop.learn(Accelerator(cpu=True), model, optimizer, given, mix, teacher, recipe, 5)
+    loss, correct = loop.learn(accelerator, model, optimizer, given, mix, teacher, recipe, 5)
     assert loss == pytest.approx(0.8 * own + 0.2 * other, rel=1e-5)
     assert correct == right
 
 
 @pytest.mark.parametrize("clip", [None, 0.1])
-def test_the_gradient_is_clipped(clip):
+def test_the_gradient_is_clipped(clip, accelerator):
     model, given = linear(1), batch()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     mix = Mix(0.0, 0.0, 0.5, 0.1, 3)
-    loop.learn(Accelerator(cpu=True), model, optimizer, given, mix, None, replace(RECIPE, clip=clip), 0)
+    loop.learn(accelerator, model, optimizer, given, mix, None, replace(RECIPE, clip=clip), 0)
     change = sum((old - new).square().sum() for old, new in zip(before, model.parameters(), strict=True)).sqrt().item()
     assert change == pytest.approx(0.1, rel=1e-4) if clip else change > 1

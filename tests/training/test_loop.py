@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -217,7 +216,7 @@ def test_a_process_that_is_killed_is_started_again_where_the_run_was(together, t
     assert outcome(tmp_path / "run") == outcome(undisturbed)
 
 
-def test_portions_of_a_batch_make_the_same_step():
+def test_portions_of_a_batch_make_the_same_step(accelerator):
     generator = torch.Generator().manual_seed(0)
     pixels = torch.rand(8, 3, 4, 4, generator=generator)
     batch = Batch(pixels, torch.arange(8) % 2, [str(number) for number in range(8)], {})
@@ -228,7 +227,7 @@ def test_portions_of_a_batch_make_the_same_step():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         recipe = replace(RECIPE, accumulate=accumulate)
         mix = Mix(0.2, 0.0, 0.5, 0.1, 2)
-        told = loop.learn(Accelerator(cpu=True), model, optimizer, batch, mix, None, recipe, 0)
+        told = loop.learn(accelerator, model, optimizer, batch, mix, None, recipe, 0)
         weights.append([*model.parameters(), torch.tensor(told)])
     for whole, portions in zip(*weights, strict=True):
         torch.testing.assert_close(portions, whole)

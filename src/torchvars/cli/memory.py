@@ -11,8 +11,8 @@ def keep_freed_memory() -> None:
     """Has the GNU C library keep what is freed, and use it again, for as long as the process lasts.
 
     By itself it hands large blocks back to the system, which then clears every page of the next tensor. On a CPU that
-    takes up to a third of the time of a model. Nothing is done with another C library, or if the environment says how
-    memory is to be managed (MALLOC_..., GLIBC_TUNABLES).
+    took over a quarter of the time of a small model. Nothing is done with another C library, or if the environment says
+    how memory is to be managed (MALLOC_..., GLIBC_TUNABLES).
     """
     told = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if told or platform.libc_ver()[0] != "glibc":

@@ -55,8 +55,12 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="the same pictures, with val")
     parser.add_argument("--results", type=Path, required=True, help="folder of results")
     arguments = parser.parse_args()
-    if Path(arguments.model).is_dir() != (arguments.pictures is not None):
-        parser.error("--pictures goes with the folder of a run; the name of weights says what they were trained on")
+    is_folder = Path(arguments.model).is_dir()
+    if is_folder != (arguments.pictures is not None):
+        parser.error(
+            "--pictures goes with the folder of a run, while the name of weights says what they were trained on: "
+            f"{arguments.model} is {'a' if is_folder else 'no'} folder"
+        )
 
     processes = Processes()
     if arguments.pictures is None:

@@ -238,8 +238,13 @@ def test_other_results_are_refused(with_results, capsys):
     path = with_results / "results.json"
     path.write_text(path.read_text().replace("tiny", "huge"))
     assert "record.json is of another results.json" in refused(capsys, with_results)
-    path.unlink()
-    assert "No such file or directory" in refused(capsys, with_results)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "results.json"])
+def test_files_that_are_missing_are_named(file, with_results, capsys):
+    claimed = digest(with_results / file)
+    (with_results / file).unlink()
+    assert f"record.json is of {file}, sha256 {claimed}, and the folder has none" in refused(capsys, with_results)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,8 @@ def run(arguments: argparse.Namespace) -> None:
     keep_freed_memory()
     try:
         from ..evaluation.processes import is_first
-        from ..evaluation.record import Record, answers_alike, benchmarks_of, check, read_results
+        from ..evaluation.record import RESULTS, Record, answers_alike, benchmarks_of, check
+        from ..evaluation.results import Results
         from ..evaluation.run import evaluate
         from ..evaluation.subjects import open_subject
         from ..evaluation.watch import watching
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not is_first():
         return
     if record.results is not None:
-        recorded = read_results(str(folder))
+        recorded = Results.read(folder / RESULTS)
         for benchmark in benchmarks:
             alike, count = answers_alike(recorded, results, benchmark.name)
             print(f"{benchmark.name}: {alike} of {count} pictures were recognised, or not, as it is recorded")

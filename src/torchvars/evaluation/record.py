@@ -76,7 +76,7 @@ class Record:
         """The record of a folder of weights.
 
         Raises:
-            ValueError: it is none, it was changed by hand, or it is of other weights.
+            ValueError: it is none, it was changed by hand, or it is of other weights or of files that are missing.
         """
         path = folder / FILE
         try:
@@ -98,7 +98,11 @@ class Record:
         if record.seal != seal:
             raise ValueError(f"{path} was changed after it was sealed: its seal is {seal}, not {record.seal}")
         for file, claimed in ((WEIGHTS, record.weights), (CONFIG, record.settings), (RESULTS, record.results)):
-            if claimed is not None and (found := digest(folder / file)) != claimed:
+            if claimed is None:
+                continue
+            if not (folder / file).is_file():
+                raise ValueError(f"{path} is of {file}, sha256 {claimed}, and the folder has none")
+            if (found := digest(folder / file)) != claimed:
                 raise ValueError(f"{path} is of another {file}, sha256 {claimed}: that of the folder has {found}")
         return record
 

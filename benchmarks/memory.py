@@ -1,0 +1,66 @@
+"""What it is worth that the commands keep freed memory (src/torchvars/cli/memory.py).
+
+    python benchmarks/memory.py
+
+Models of 196 tokens, 64 pictures at a time, in processes of their own: with and without in turns, medians over rounds.
+"""
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+import torchvars
+from tables import table
+from torchvars.cli.memory import keep_freed_memory
+
+MODELS, ROUNDS, BATCH = ("rvt_micro_softmax", "rvt_micro_vars_d", "rvt_micro_vars_sd"), 5, 64
+CONTEXT = multiprocessing.get_context("spawn")  # what is said to the C library holds for a whole process
+
+
+def rates(name: str, threads: int, kept: bool) -> tuple[float, float]:
+    """Pictures a second in evaluation and in training without the optimiser."""
+    torch.set_num_threads(threads)
+    if kept:
+        keep_freed_memory()
+    model, pixels = torchvars.create(name), torch.rand(BATCH, 3, 112, 112)
+
+    def infer() -> None:
+        with torch.no_grad():
+            model.eval()(pixels)
+
+    def learn() -> None:
+        model.train()(pixels).logsumexp(-1).sum().backward()
+
+    return rate(infer), rate(learn)
+
+
+def rate(run: Callable[[], None], times: int = 4) -> float:
+    run()
+    began = time.perf_counter()
+    for _ in range(times):
+        run()
+    return times * BATCH / (time.perf_counter() - began)
+
+
+def measured(*given) -> tuple[float, float]:
+    with CONTEXT.Pool(1) as pool:
+        return pool.apply(rates, given)
+
+
+def rows() -> Iterator[list[str]]:
+    for name in MODELS:
+        for threads in (1, 2):
+            pairs = [[measured(name, threads, kept) for kept in (False, True)] for _ in range(ROUNDS)]
+            row = [name, str(threads)]
+            for kind in range(2):
+                before, after = zip(*((without[kind], kept[kind]) for without, kept in pairs), strict=True)
+                ratio = statistics.median(b / a for a, b in zip(before, after, strict=True))
+                row.append(f"{statistics.median(before):.0f} to {statistics.median(after):.0f} ({ratio:.2f})")
+            yield row
+
+
+if __name__ == "__main__":
+    table(["model", "threads", "evaluation, img/s", "training, img/s"], rows())

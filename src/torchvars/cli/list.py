@@ -90,8 +90,10 @@ def print_weights(pattern: str) -> None:
     from ..models.embedded import EMBEDDED, embedded
     from ..models.weights import WEIGHTS
 
-    print(f"{'name':<34}{'clean':>8}{'corrupted':>11}{'PGD 1/255':>11}{'MB':>7}")
-    for name in matching(embedded(), pattern):
+    names = matching(embedded(), pattern)
+    width = max(map(len, names))
+    print(f"{'name':<{width}}{'clean':>8}{'corrupted':>11}{'PGD 1/255':>11}{'MB':>7}")
+    for name in names:
         record = Record.read(EMBEDDED / name)
         figures = [
             record.value("clean", "accuracy", "clean"),
@@ -100,7 +102,7 @@ def print_weights(pattern: str) -> None:
         ]
         clean, corrupted, attacked = ("" if each is None else f"{each.value:.1f}" for each in figures)
         size = (EMBEDDED / name / WEIGHTS).stat().st_size / 1e6
-        print(f"{name:<34}{clean:>8}{corrupted:>11}{attacked:>11}{size:>7.1f}")
+        print(f"{name:<{width}}{clean:>8}{corrupted:>11}{attacked:>11}{size:>7.1f}")
 
 
 def matching(names: Iterable[str], pattern: str) -> list[str]:

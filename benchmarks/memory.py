@@ -9,6 +9,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
@@ -46,8 +47,8 @@ def rate(run: Callable[[], None], times: int = 4) -> float:
 
 
 def measured(*given) -> tuple[float, float]:
-    with CONTEXT.Pool(1) as pool:
-        return pool.apply(rates, given)
+    with ProcessPoolExecutor(1, CONTEXT) as pool:
+        return pool.submit(rates, *given).result()
 
 
 def rows() -> Iterator[list[str]]:

@@ -14,8 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 
 import torchvars
-from tables import table
-from torchvars.cli.memory import keep_freed_memory
+from tables import infer, learn, table
+from torchvars.cli.memory import keep_freed_memory, told_by_environment
 
 MODELS, ROUNDS, BATCH = ("rvt_micro_softmax", "rvt_micro_vars_d", "rvt_micro_vars_sd"), 5, 64
 CONTEXT = multiprocessing.get_context("spawn")  # what is said to the C library holds for a whole process
@@ -27,22 +27,14 @@ def rates(name: str, threads: int, kept: bool) -> tuple[float, float]:
     if kept:
         keep_freed_memory()
     model, pixels = torchvars.create(name), torch.rand(BATCH, 3, 112, 112)
-
-    def infer() -> None:
-        with torch.no_grad():
-            model.eval()(pixels)
-
-    def learn() -> None:
-        model.train()(pixels).logsumexp(-1).sum().backward()
-
-    return rate(infer), rate(learn)
+    return rate(infer, model, pixels), rate(learn, model, pixels)
 
 
-def rate(run: Callable[[], None], times: int = 4) -> float:
-    run()
+def rate(run: Callable, *given, times: int = 4) -> float:
+    run(*given)
     began = time.perf_counter()
     for _ in range(times):
-        run()
+        run(*given)
     return times * BATCH / (time.perf_counter() - began)
 
 
@@ -64,4 +56,6 @@ def rows() -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
+    if (told := told_by_environment()) is not None:
+        raise SystemExit(f"{told} is set, so that nothing would be compared: run this without it")
     table(["model", "threads", "evaluation, img/s", "training, img/s"], rows())

@@ -11,12 +11,13 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from tables import some, table
+from tables import infer, learn, some, table
 from torchvars.attention import Reconstruction
 from torchvars.cli.memory import keep_freed_memory
 from torchvars.data import Batch
@@ -203,29 +204,21 @@ def speed_rows(names: dict[str, str], data: str, rounds: int = 7) -> Iterator[li
     """Pictures a second and ratios to softmax, in evaluation and training; medians of interleaved rounds."""
     subjects = {attention: open_subject(name) for attention, name in names.items()}
     pixels = some(next(iter(subjects.values())), data, 64).pixels
-
-    def infer(subject: Subject) -> None:
-        with torch.no_grad():
-            subject.classifier.eval()(pixels)
-
-    def learn(subject: Subject) -> None:
-        subject.classifier.train()(pixels).logsumexp(-1).sum().backward()
-
-    found = {kind: timed(subjects, run, rounds) for kind, run in (("evaluation", infer), ("training", learn))}
+    found = [timed(subjects, partial(run, pixels=pixels), rounds) for run in (infer, learn)]
     for attention in subjects:
         row = [attention]
-        for seconds in found.values():
+        for seconds in found:
             ratio = statistics.median(a / b for a, b in zip(seconds[attention], seconds["softmax"], strict=True))
             row += [f"{len(pixels) / statistics.median(seconds[attention]):.0f}", f"{ratio:.2f}"]
         yield row
 
 
-def timed(subjects: dict[str, Subject], run: Callable[[Subject], None], rounds: int) -> dict[str, list[float]]:
+def timed(subjects: dict[str, Subject], run: Callable[[torch.nn.Module], None], rounds: int) -> dict[str, list[float]]:
     seconds = {attention: [] for attention in subjects}
     for number in range(rounds + 1):
         for attention, subject in subjects.items():
             began = time.perf_counter()
-            run(subject)
+            run(subject.classifier)
             if number:  # the first warms up
                 seconds[attention].append(time.perf_counter() - began)
     return seconds

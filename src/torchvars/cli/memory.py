@@ -14,9 +14,13 @@ def keep_freed_memory() -> None:
     took over a quarter of the time of a small model. Nothing is done with another C library, or if the environment says
     how memory is to be managed (MALLOC_..., GLIBC_TUNABLES).
     """
-    told = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
-    if told or platform.libc_ver()[0] != "glibc":
+    if told_by_environment() is not None or platform.libc_ver()[0] != "glibc":
         return
     library = ctypes.CDLL(None)
     library.mallopt(MMAP_MAX, 0)
     library.mallopt(TRIM_THRESHOLD, -1)  # never
+
+
+def told_by_environment() -> str | None:
+    """The variable by which the environment says how memory is to be managed, if there is one."""
+    return next((name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"), None)

@@ -9,13 +9,14 @@ is made before. Times are medians of interleaved rounds, in milliseconds; all fo
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchvars.models.speed import interleaved, seconds_of
 from torchvars.sparse import Convolution
 from torchvars.sparse.fast.torus import Blocks, Torus, multiply, multiply_transposed
 from torchvars.sparse.fourier import coefficients
@@ -113,18 +114,13 @@ def main() -> None:
                 for form in (real_basis, half_spectrum, fft, direct, matrix)
                 if not (form is matrix and side > 14) and not (form is direct and size > 14)
             }
-            seconds = {name: [] for name in forms}
             expected = forms["half_spectrum"]()
-            for index in range(rounds + 1):
-                for name, run in forms.items():
-                    begin = time.perf_counter()
-                    found = run()
-                    seconds[name].append(time.perf_counter() - begin)
-                    if index == 0:
-                        for one, other in zip(found, expected, strict=True):
-                            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+            for run in forms.values():
+                for one, other in zip(run(), expected, strict=True):
+                    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+            seconds = interleaved({name: partial(seconds_of, run) for name, run in forms.items()}, rounds)
             cells = [
-                f"{1e3 * statistics.median(seconds[name][1:]):.1f}" if name in seconds else ""
+                f"{1e3 * statistics.median(seconds[name]):.1f}" if name in seconds else ""
                 for name in ("real_basis", "half_spectrum", "fft", "direct", "matrix")
             ]
             print(f"| {side} x {side}, batch {batch} | {size} x {size} | {' | '.join(cells)} |", flush=True)

@@ -7,15 +7,15 @@ Models of 196 tokens, 64 pictures at a time, in processes of their own: with and
 
 import multiprocessing
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
 import torchvars
-from tables import infer, learn, table
+from tables import table
 from torchvars.cli.memory import keep_freed_memory, told_by_environment
+from torchvars.models.speed import Contestant, forward_seconds, training_seconds
 
 MODELS, ROUNDS, BATCH = ("rvt_micro_softmax", "rvt_micro_vars_d", "rvt_micro_vars_sd"), 5, 64
 CONTEXT = multiprocessing.get_context("spawn")  # what is said to the C library holds for a whole process
@@ -26,16 +26,13 @@ def rates(name: str, threads: int, kept: bool) -> tuple[float, float]:
     torch.set_num_threads(threads)
     if kept:
         keep_freed_memory()
-    model, pixels = torchvars.create(name), torch.rand(BATCH, 3, 112, 112)
-    return rate(infer, model, pixels), rate(learn, model, pixels)
+    contestant = Contestant(torchvars.create(name), (torch.rand(BATCH, 3, 112, 112),))
+    return rate(forward_seconds, contestant), rate(training_seconds, contestant)
 
 
-def rate(run: Callable, *given, times: int = 4) -> float:
-    run(*given)
-    began = time.perf_counter()
-    for _ in range(times):
-        run(*given)
-    return times * BATCH / (time.perf_counter() - began)
+def rate(seconds: Callable[[Contestant], float], contestant: Contestant, times: int = 4) -> float:
+    seconds(contestant)  # warms up
+    return times * BATCH / sum(seconds(contestant) for _ in range(times))
 
 
 def measured(*given) -> tuple[float, float]:

@@ -8,16 +8,13 @@ where it was stopped. What the codes are like: benchmarks/codes.py.
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from tables import infer, learn, some, table
+from tables import some, table
 from torchvars.attention import Reconstruction
 from torchvars.cli.memory import keep_freed_memory
 from torchvars.data import Batch
@@ -34,6 +31,7 @@ from torchvars.evaluation.subjects import Subject, open_subject, set_solving
 from torchvars.evaluation.watch import watching
 from torchvars.models.embedded import TAGS, embedded
 from torchvars.models.registry import trained
+from torchvars.models.speed import Contestant, measure
 
 COLUMNS = {
     "clean": ("clean", "accuracy", "clean"),
@@ -201,27 +199,16 @@ def recognised(subject: Subject, pictures: Batch) -> np.ndarray:
 
 
 def speed_rows(names: dict[str, str], data: str, rounds: int = 7) -> Iterator[list[str]]:
-    """Pictures a second and ratios to softmax, in evaluation and training; medians of interleaved rounds."""
+    """Pictures a second in evaluation and training; with memory of training, ratios to softmax, in turns."""
     subjects = {attention: open_subject(name) for attention, name in names.items()}
     pixels = some(next(iter(subjects.values())), data, 64).pixels
-    found = [timed(subjects, partial(run, pixels=pixels), rounds) for run in (infer, learn)]
-    for attention in subjects:
-        row = [attention]
-        for seconds in found:
-            ratio = statistics.median(a / b for a, b in zip(seconds[attention], seconds["softmax"], strict=True))
-            row += [f"{len(pixels) / statistics.median(seconds[attention]):.0f}", f"{ratio:.2f}"]
-        yield row
-
-
-def timed(subjects: dict[str, Subject], run: Callable[[torch.nn.Module], None], rounds: int) -> dict[str, list[float]]:
-    seconds = {attention: [] for attention in subjects}
-    for number in range(rounds + 1):
-        for attention, subject in subjects.items():
-            began = time.perf_counter()
-            run(subject.classifier)
-            if number:  # the first warms up
-                seconds[attention].append(time.perf_counter() - began)
-    return seconds
+    contestants = {attention: Contestant(subject.classifier, (pixels,)) for attention, subject in subjects.items()}
+    for row in measure("weights", contestants, None, len(pixels), rounds):
+        yield [
+            row.contestant,
+            *(f"{len(pixels) / seconds:.0f}" for seconds in (row.forward_seconds, row.training_seconds)),
+            *(f"{ratio:.2f}" for ratio in (row.forward_ratio, row.training_ratio, row.peak_ratio)),
+        ]
 
 
 def main() -> None:
@@ -239,7 +226,8 @@ def main() -> None:
     table(["attention", *KINDS], kinds_rows(results))
     head = ["attention", "clean", "without any attention", *(f"that of block {number}" for number in range(6))]
     table(head, without_rows(names, arguments.data))
-    table(["attention", "evaluation, img/s", "time", "training, img/s", "time"], speed_rows(names, arguments.data))
+    head = ["attention", "evaluation, img/s", "training, img/s", "time: evaluation", "training", "memory of training"]
+    table(head, speed_rows(names, arguments.data))
     head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean", "more than as trained: clean", "corrupted"]
     table(head, solving_rows(names, arguments.data, arguments.results))
 

@@ -17,7 +17,6 @@ half of the pictures to lower the objective; all figures are of the other half.
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
@@ -28,6 +27,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 from torchvars.attention import PositiveFeatures, create
+from torchvars.models.speed import interleaved, seconds_of
 from torchvars.sparse import (
     FISTA,
     ISTA,
@@ -179,26 +179,19 @@ def measure(name: str, seen: Pose, held_out: Pose, repeats: int) -> tuple[str, l
     rows = []
     for steps in STEPS:
         runs = {method: method.build(max(steps, 1)) for method in [unit, *methods(seen, held_out)]}
-        seconds = interleaved(runs, repeats) if steps else None
+        actions = {method: partial(layer_seconds, method, solver) for method, solver in runs.items()}
+        seconds = interleaved(actions, repeats) if steps else None
         for method, solver in list(runs.items())[1:]:
             code = solver.solve(method.pose()) if steps else next(solver.trajectory(method.pose()))
             gap = (problem.objective(code).sum().item() - best) / (nothing - best)
             violation, zeros = problem.violation(code).median().item(), (code == 0).float().mean().item()
-            time_ratio = seconds[method] / seconds[unit] if steps else None
+            time_ratio = statistics.median(seconds[method]) / statistics.median(seconds[unit]) if steps else None
             rows.append(Measurement(name, *method.name, steps, gap, violation, zeros, time_ratio))
     return describe(problem, optimum), rows
 
 
-def interleaved(runs: dict[Method, Solver], repeats: int) -> dict[Method, float]:
-    """Median seconds of each, measured in turns."""
-    seconds = {method: [] for method in runs}
-    for _ in range(repeats):
-        for method, solver in runs.items():
-            begin = time.perf_counter()
-            problem = method.pose()
-            reconstruct(problem, solver)
-            seconds[method].append(time.perf_counter() - begin)
-    return {method: statistics.median(measured) for method, measured in seconds.items()}
+def layer_seconds(method: Method, solver: Solver) -> float:
+    return seconds_of(lambda: reconstruct(method.pose(), solver))
 
 
 # Printing

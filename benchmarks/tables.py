@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-import torch
-
 from torchvars.data import Batch, Draw, load, open_source
 from torchvars.evaluation.benchmarks import limited
 from torchvars.evaluation.run import pictures_of
@@ -23,13 +21,3 @@ def some(subject: Subject, data: str, count: int) -> Batch:
     source = limited(open_source(data, "val"), count)
     (batch,) = load(pictures_of(source, subject.size), [[Draw(index, 0) for index in range(len(source))]])
     return batch
-
-
-@torch.no_grad()
-def infer(model: torch.nn.Module, pixels: torch.Tensor) -> None:
-    model.eval()(pixels)
-
-
-def learn(model: torch.nn.Module, pixels: torch.Tensor) -> None:
-    """All of a step of training but the optimiser's part."""
-    model.train()(pixels).logsumexp(-1).sum().backward()

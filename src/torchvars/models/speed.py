@@ -262,13 +262,13 @@ def _warm_allocator() -> None:
 def forward_seconds(contestant: Contestant) -> float:
     """Seconds of one forward pass in eval mode."""
     contestant.module.eval()
-    return _seconds(contestant.run, contestant.device)
+    return seconds_of(contestant.run, contestant.device)
 
 
 def training_seconds(contestant: Contestant) -> float:
     """Seconds of one forward and backward pass in train mode."""
     _prepare_training(contestant)
-    return _seconds(lambda: contestant.run().sum().backward(), contestant.device)
+    return seconds_of(lambda: contestant.run().sum().backward(), contestant.device)
 
 
 @torch.no_grad()
@@ -277,7 +277,7 @@ def solver_seconds(contestant: Contestant) -> float:
     layer = contestant.module.eval()
     with contestant.context():
         problem = layer.pose(*contestant.inputs)
-        return _seconds(lambda: reconstruct(problem, layer.solver), contestant.device)
+        return seconds_of(lambda: reconstruct(problem, layer.solver), contestant.device)
 
 
 def peak_bytes(contestant: Contestant) -> int:
@@ -308,7 +308,8 @@ def _prepare_training(contestant: Contestant) -> None:
     contestant.inputs[0].grad = None
 
 
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
+def seconds_of(work: Callable[[], object], device: torch.device | str = "cpu") -> float:
+    """Seconds until all that the work asked of a device is done."""
     _synchronize(device)
     begin = time.perf_counter()
     work()
@@ -316,8 +317,8 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - begin
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
+def _synchronize(device: torch.device | str) -> None:
+    if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
 

@@ -99,7 +99,7 @@ def pairs_of(labels: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def points(value: float, low: float, high: float) -> str:
-    return bold(f"{value:+.1f} ({low:+.1f} to {high:+.1f})", low, high)
+    return bold(f"{value:+z.1f} ({low:+z.1f} to {high:+z.1f})", low, high)
 
 
 def bold(text: str, low: float, high: float) -> str:

@@ -91,11 +91,10 @@ def main() -> None:
     asked = {benchmark: {**each, "data": pictures} for benchmark, each in results.asked.items()}
     replace(results, asked=asked).write(folder / RESULTS)
     record = Record(
-        *(weights.digest(folder / file) for file in (weights.WEIGHTS, weights.CONFIG)),
+        *(weights.digest(folder / file) for file in (weights.WEIGHTS, weights.CONFIG, RESULTS)),
         recipe,
         {"last": last, "evaluated_by": results.environment},
         {each: trial_of(results, each, chosen) for each, chosen in PROTOCOL.items()},
-        weights.digest(folder / RESULTS),
     )
     record.write(folder)
     rows = [

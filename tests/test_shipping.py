@@ -82,7 +82,7 @@ def test_weights_that_ship_are_those_of_their_record(name):
         kinds = {tensors.get_slice(key).get_dtype() for key in tensors.keys()}  # noqa: SIM118
     assert kinds <= {"F16", "I64"}
     files = {path.name: path for path in (EMBEDDED / name).iterdir()}
-    texts = {"README.md", "config.json", "record.json"} | ({"results.json"} if record.results else set())
+    texts = {"README.md", "config.json", "record.json", "results.json"}
     assert set(files) == {"model.safetensors", *texts}
     assert sum(path.stat().st_size for path in files.values()) < 4e6
     card = files["README.md"].read_text()

@@ -32,6 +32,7 @@ PROTOCOL = {
     "corruptions": {"limit": 8, "corruptions": ["gaussian_noise", "fog"], "severities": [1, 4]},
     "pgd": {"radii": [8 / 255], "attack_steps": [2]},
 }
+FILES = ("model.safetensors", "config.json", "results.json")
 CONDITIONS = ["clean", "gaussian_noise 1", "gaussian_noise 4", "fog 1", "fog 4", "linf 8/255, 2 steps"]
 
 
@@ -47,38 +48,26 @@ def pictures(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def measured(pictures, tmp_path_factory) -> tuple[Path, Results]:
-    """Weights with their record, and the results that it was made of."""
+    """Weights with their record and the results that it was made of, and these."""
     folder = save_weights(tmp_path_factory.mktemp("recorded") / "tiny")
     model = open_subject(str(folder))
     chosen = [BENCHMARKS[name](pictures, model, options_of(options)) for name, options in PROTOCOL.items()]
-    results = evaluate(model, chosen, folder.parent / "results.json", partial_ok=True, workers=0)
+    results = evaluate(model, chosen, folder.parent / "kept.json", partial_ok=True, workers=0)
     trials = {name: trial_of(results, name, options) for name, options in PROTOCOL.items()}
     recipe, trained = {"model": "deit_micro_vars_d", "seed": 3}, {"last": {"step": 10, "loss": 0.5}}
+    results.write(folder / "results.json")
     record_of(folder, recipe, trained, trials).write(folder)
     return folder, results
 
 
 def record_of(folder: Path, *rest) -> Record:
-    return Record(digest(folder / "model.safetensors"), digest(folder / "config.json"), *rest)
+    return Record(*(digest(folder / file) for file in FILES), *rest)
 
 
 @pytest.fixture
 def weights(measured, tmp_path) -> Path:
     """A copy that may be changed."""
     return Path(shutil.copytree(measured[0], tmp_path / "tiny"))
-
-
-@pytest.fixture
-def with_results(weights, measured) -> Path:
-    """Weights that bring the results with them which their record was made of."""
-    return add_results(weights, measured[1])
-
-
-def add_results(weights: Path, results: Results) -> Path:
-    record = Record.read(weights)
-    results.write(weights / "results.json")
-    replace(record, results=digest(weights / "results.json")).write(weights)
-    return weights
 
 
 @pytest.fixture
@@ -153,13 +142,12 @@ FACTS = st.dictionaries(TEXT, PLAIN, max_size=3)
 TRIALS = st.builds(Trial, FACTS, TEXT, TEXT, st.integers(0), st.lists(CLAIMS, max_size=3))
 
 
-@given(recipe=FACTS, trained=FACTS, trials=st.dictionaries(TEXT, TRIALS, max_size=3), kept=st.booleans())
-def test_what_is_written_is_read(recipe, trained, trials, kept):
+@given(recipe=FACTS, trained=FACTS, trials=st.dictionaries(TEXT, TRIALS, max_size=3))
+def test_what_is_written_is_read(recipe, trained, trials):
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("model.safetensors", "config.json", "results.json"):
+        for name in FILES:
             (Path(folder) / name).write_text(name)
-        results = digest(Path(folder) / "results.json") if kept else None
-        record = record_of(Path(folder), recipe, trained, trials, results)
+        record = record_of(Path(folder), recipe, trained, trials)
         record.write(Path(folder))
         assert Record.read(Path(folder)) == record
         assert [path.name for path in Path(folder).glob("record*")] == ["record.json"]
@@ -234,17 +222,17 @@ def test_weights_of_which_nothing_was_measured_are_not_what_is_claimed(weights, 
     assert "nothing was measured of these weights" in refused(capsys, weights, "--data", pictures)
 
 
-def test_other_results_are_refused(with_results, capsys):
-    path = with_results / "results.json"
+def test_other_results_are_refused(weights, capsys):
+    path = weights / "results.json"
     path.write_text(path.read_text().replace("tiny", "huge"))
-    assert "record.json is of another results.json" in refused(capsys, with_results)
+    assert "record.json is of another results.json" in refused(capsys, weights)
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "results.json"])
-def test_files_that_are_missing_are_named(file, with_results, capsys):
-    claimed = digest(with_results / file)
-    (with_results / file).unlink()
-    assert f"record.json is of {file}, sha256 {claimed}, and the folder has none" in refused(capsys, with_results)
+@pytest.mark.parametrize("file", FILES)
+def test_files_that_are_missing_are_named(file, weights, capsys):
+    claimed = digest(weights / file)
+    (weights / file).unlink()
+    assert f"record.json is of {file}, sha256 {claimed}, and the folder has none" in refused(capsys, weights)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +338,7 @@ def test_a_figure_is_met_within_the_interval_of_its_claim(low, high, met, measur
     shift = found.value - 70
     ends = [None if each is None else each + shift for each in (low, high)]
     claim = Measured("clean", None, "accuracy", found.value - 5, *ends)
-    record = Record("", "", {}, {}, {"clean": Trial({}, "", "", 12, [claim])})
+    record = Record("", "", "", {}, {}, {"clean": Trial({}, "", "", 12, [claim])})
     (judged,) = check(record, results, ["clean"])
     assert judged[:3] == ("clean", claim, found.value)
     assert judged.met is met
@@ -361,7 +349,7 @@ def test_a_figure_is_met_within_the_interval_of_its_claim(low, high, met, measur
 def test_where_all_or_none_were_right_one_picture_may_be_otherwise(value, found, met):
     """Such an interval has no width, and another machine rounds otherwise."""
     claim = Measured("clean", None, "accuracy", value, value, value)
-    record = Record("", "", {}, {}, {"clean": Trial({}, "", "", 12, [claim])})
+    record = Record("", "", "", {}, {}, {"clean": Trial({}, "", "", 12, [claim])})
     row = Row("tiny", "clean", "clean", None, "accuracy", 100 * found / 12, None, None, 12, "")
     (judged,) = check(record, Results({}, rows=[row]), ["clean"])
     assert judged.met is met
@@ -373,13 +361,14 @@ def test_a_claim_of_which_nothing_came_is_an_error(weights, pictures, capsys):
     assert "clean, clean: no beauty came out" in told
 
 
-def test_every_picture_is_compared_where_results_come_with_the_weights(with_results, pictures, capsys):
+def test_every_picture_is_compared_with_what_is_recorded_of_it(weights, pictures, capsys):
     """Two of them were recorded otherwise, in conditions of one benchmark."""
-    results = read_results(str(with_results))
+    record, results = Record.read(weights), read_results(str(weights))
     for condition in ("clean", "fog 4"):
         results.outcomes["corruptions"][condition].right[3] ^= True
-    add_results(with_results, results)
-    verify(with_results, "--data", pictures)
+    results.write(weights / "results.json")
+    replace(record, results=digest(weights / "results.json")).write(weights)
+    verify(weights, "--data", pictures)
     said = capsys.readouterr().out
     for name, alike, count in (("clean", 12, 12), ("corruptions", 38, 40), ("pgd", 24, 24)):
         assert f"{name}: {alike} of {count} pictures were recognised, or not, as it is recorded" in said
@@ -389,16 +378,16 @@ def test_every_picture_is_compared_where_results_come_with_the_weights(with_resu
 # Results that come with weights
 
 
-def test_results_are_read_from_a_file_a_folder_of_weights_or_by_name(with_results, measured, tmp_path, monkeypatch):
-    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", with_results.parent)
+def test_results_are_read_from_a_file_a_folder_of_weights_or_by_name(weights, measured, tmp_path, monkeypatch):
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", weights.parent)
     measured[1].write(tmp_path / "file.json")
     monkeypatch.chdir(tmp_path.parent)
-    for word in (str(tmp_path / "file.json"), str(with_results), "tiny"):
+    for word in (str(tmp_path / "file.json"), str(weights), "tiny"):
         assert read_results(word).rows == measured[1].rows
 
 
-def test_weights_that_ship_are_compared_by_their_names(with_results, measured, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", with_results.parent)
+def test_weights_that_ship_are_compared_by_their_names(weights, measured, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", weights.parent)
     monkeypatch.chdir(tmp_path.parent)
     mine = replace(measured[1], model={**measured[1].model, "name": "mine"})
     mine.write(tmp_path / "mine.json")
@@ -410,8 +399,6 @@ def test_weights_that_ship_are_compared_by_their_names(with_results, measured, t
 
 def test_results_that_are_not_there(weights, tmp_path, monkeypatch):
     monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", weights.parent)
-    with pytest.raises(ValueError, match="tiny has figures, but not what came of each picture: torchvars verify"):
-        read_results(str(weights))
     with pytest.raises(FileNotFoundError, match=r"no results at huge: .*; and huge has no weights here; .*tiny"):
         read_results("huge")
     with pytest.raises(IsADirectoryError, match="is a folder: expected a file of results"):
@@ -485,6 +472,7 @@ def test_the_list_of_weights_shows_their_figures(tmp_path, monkeypatch, capsys):
     }
     for name, values in figures.items():
         folder = save_weights(tmp_path / name, name.split("_")[2].split(".")[0].replace("vars", "vars_d"))
+        (folder / "results.json").touch()
         record_of(folder, {}, {}, claims(**values)).write(folder)
     main(["list", "weights"])
     head, *lines = capsys.readouterr().out.splitlines()

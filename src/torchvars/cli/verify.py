@@ -51,11 +51,10 @@ def run(arguments: argparse.Namespace) -> None:
         results = evaluate(subject, benchmarks, output, watch=watch, **kept)
     if not is_first():
         return
-    if record.results is not None:
-        recorded = Results.read(folder / RESULTS)
-        for benchmark in benchmarks:
-            alike, count = answers_alike(recorded, results, benchmark.name)
-            print(f"{benchmark.name}: {alike} of {count} pictures were recognised, or not, as it is recorded")
+    recorded = Results.read(folder / RESULTS)
+    for benchmark in benchmarks:
+        alike, count = answers_alike(recorded, results, benchmark.name)
+        print(f"{benchmark.name}: {alike} of {count} pictures were recognised, or not, as it is recorded")
     _judge(folder.name, check(record, results, [benchmark.name for benchmark in benchmarks]))
 
 

@@ -46,18 +46,18 @@ class Record:
     Attributes:
         weights: sha256 of their file.
         settings: sha256 of the file that says what they are of and how it solves.
+        results: sha256 of the file of results that the trials were made of.
         recipe: all that decided what they became, besides the pictures.
         trained: what the run ended with, and what evaluated it.
         trials: by benchmark.
-        results: sha256 of the file of results that the trials were made of, if it comes with the weights.
     """
 
     weights: str
     settings: str
+    results: str
     recipe: dict
     trained: dict
     trials: dict[str, Trial] = field(default_factory=dict)
-    results: str | None = None
 
     @property
     def seal(self) -> str:
@@ -88,8 +88,7 @@ class Record:
                 name: Trial(**{**trial, "rows": [Measured(*row) for row in trial["rows"]]})
                 for name, trial in content["trials"].items()
             }
-            known = (content[name] for name in ("weights", "settings", "recipe", "trained"))
-            record = cls(*known, trials, content.get("results"))
+            record = cls(*(content[name] for name in ("weights", "settings", "results", "recipe", "trained")), trials)
             seal = content["seal"]
         except FileNotFoundError as error:
             raise ValueError(f"{folder} has no {FILE}: nothing was recorded of these weights") from error
@@ -98,8 +97,6 @@ class Record:
         if record.seal != seal:
             raise ValueError(f"{path} was changed after it was sealed: its seal is {seal}, not {record.seal}")
         for file, claimed in ((WEIGHTS, record.weights), (CONFIG, record.settings), (RESULTS, record.results)):
-            if claimed is None:
-                continue
             if not (folder / file).is_file():
                 raise ValueError(f"{path} is of {file}, sha256 {claimed}, and the folder has none")
             if (found := digest(folder / file)) != claimed:
@@ -120,7 +117,7 @@ def read_results(word: str) -> Results:
         word: a file of results, a folder of weights, or a name whose weights ship.
 
     Raises:
-        ValueError: the weights came without their results, or what they came with is not theirs.
+        ValueError: what came with the weights is not theirs.
     """
     path = Path(word)
     if not path.exists():
@@ -132,8 +129,7 @@ def read_results(word: str) -> Results:
             ) from error
     if not (path / FILE).exists():
         return Results.read(path)
-    if Record.read(path).results is None:
-        raise ValueError(f"{path.name} has figures, but not what came of each picture: torchvars verify finds that out")
+    Record.read(path)
     return Results.read(path / RESULTS)
 
 
@@ -241,8 +237,7 @@ def _rounded(row: Row) -> list[float | None]:
 
 
 def _plain(record: Record) -> dict:
-    content = json.loads(json.dumps(asdict(record)))
-    return {name: value for name, value in content.items() if value is not None}
+    return json.loads(json.dumps(asdict(record)))
 
 
 def _trial_text(trial: dict) -> str:

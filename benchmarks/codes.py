@@ -10,17 +10,21 @@ energy of x - P u over that of x. Signal: root mean square of x.
 
 Gains: how much of the signal comes out along the eigenvectors of P P^T, by the size of their eigenvalues; at the
 optimum without a penalty every gain would be 1.
+
+Parts: of a union of dictionaries, the share that is unexplained where three steps of ISTA start, at P^T x, and at their
+end, by either part alone and by both, with the bound on the largest eigenvalue of P^T P that the steps go by.
 """
 
 import argparse
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
 from tables import some, table
 from torchvars.attention import Inspection, inspect
 from torchvars.evaluation.subjects import open_subject
-from torchvars.sparse import FISTA, Dense
+from torchvars.sparse import FISTA, ISTA, Dense, Joint, SparseCoding
 
 DIRECTIONS = {"1st": 1, "2nd": 2, "4th": 4, "8th": 8, "16th": 16}
 
@@ -45,10 +49,19 @@ def code_of(layer: Inspection) -> list[str]:
     optimum = FISTA(1000, "scaled", tolerance=1e-4).solve(problem)
     nothing, best = (problem.objective(each).sum() for each in (torch.zeros_like(optimum), optimum))
     gap = (layer.objective.sum() - best) / (nothing - best)
-    rest = (layer.reconstruction - layer.signal).square().sum() / layer.signal.square().sum()
     zeros = [100 * (code == 0).float().mean().item() for code in (layer.code, optimum)]
     size = layer.signal.square().mean().sqrt().item()
-    return [*(f"{share:.0f} %" for share in zeros), f"{gap:.2f}", f"{100 * rest:.0f} %", f"{size:.2f}"]
+    return [
+        *(f"{share:.0f} %" for share in zeros),
+        f"{gap:.2f}",
+        f"{100 * unexplained(layer.problem, layer.code):.0f} %",
+        f"{size:.2f}",
+    ]
+
+
+def unexplained(problem: SparseCoding, code: Tensor) -> float:
+    rest = problem.operator.synthesize(code) - problem.signal
+    return (rest.square().sum() / problem.signal.square().sum()).item()
 
 
 def gains_of(layer: Inspection) -> list[str] | None:
@@ -61,6 +74,18 @@ def gains_of(layer: Inspection) -> list[str] | None:
     return [f"{values[..., -k].mean():.1f}: {gains[..., -k].median():.2f}" for k in DIRECTIONS.values()]
 
 
+def parts_of(layer: Inspection) -> list[str] | None:
+    if not isinstance(layer.operator, Joint):
+        return None
+    cells = []
+    for operator in (layer.operator.first, layer.operator.second, layer.operator):
+        problem = SparseCoding(operator, layer.signal, layer.problem.strength)
+        start, *_, end = ISTA(3).trajectory(problem)
+        bound = operator.lipschitz().mean()
+        cells.append(f"{bound:.1f}: {unexplained(problem, start):.0f} to {unexplained(problem, end):.2f}")
+    return cells
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="MODEL")
@@ -70,6 +95,8 @@ def main() -> None:
     table(head, rows(given.models, given.data, code_of))
     head = ["model", "layer", *(f"{name} eigenvalue: gain" for name in DIRECTIONS)]
     table(head, rows(given.models, given.data, gains_of))
+    head = ["model", "layer", *(f"{part}, bound: unexplained" for part in ("static", "dynamic", "both"))]
+    table(head, rows(given.models, given.data, parts_of))
 
 
 if __name__ == "__main__":

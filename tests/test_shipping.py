@@ -69,6 +69,14 @@ def test_runs_become_weights_that_can_be_verified_and_compared(tmp_path, monkeyp
     pairs = [line.split(" | ")[:2] for line in tables[1].splitlines()[2:]]
     assert pairs == [["| vars_sd", "softmax"], ["| vars_sd, seed 1", "vars_sd"]]
 
+    codes, gains, parts = program("codes.py", "rvt_micro_vars_sd.cifar10", "--data", data).strip().split("\n\n")
+    assert len(gains.splitlines()) == 2  # a union has none
+    # The parts of a union are solved anew, and both together leave what the layer left.
+    left = [float(line.split(" | ")[5].removesuffix(" %")) / 100 for line in codes.splitlines()[2:]]
+    both = [float(line.removesuffix(" |").rpartition(" to ")[2]) for line in parts.splitlines()[2:]]
+    assert both == pytest.approx(left, abs=0.011)
+    assert len(both) == 6
+
 
 @pytest.mark.parametrize("name", embedded())
 def test_weights_that_ship_are_those_of_their_record(name):

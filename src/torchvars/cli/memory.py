@@ -11,8 +11,8 @@ def keep_freed_memory() -> None:
     """Has the GNU C library keep what is freed, and use it again, for as long as the process lasts.
 
     By itself it hands large blocks back to the system, which then clears every page of the next tensor. What that takes
-    on a CPU, measured by benchmarks/memory.py, stands in docs/performance.md. Nothing is done with another C library, or
-    if the environment says how memory is to be managed (MALLOC_..., GLIBC_TUNABLES).
+    on a CPU stands in docs/performance.md, by benchmarks/memory.py. Nothing is done with another C library, or if the
+    environment says how memory is to be managed (MALLOC_..., GLIBC_TUNABLES).
     """
     if told_by_environment() is not None or platform.libc_ver()[0] != "glibc":
         return

@@ -267,7 +267,7 @@ def test_weights_that_are_what_is_claimed(weights, pictures, tmp_path, capsys, t
         count = len([row for row in trial.rows if row.low is not None])
         assert f"{name}: {count} of {count} figures met, the largest difference " in said
         others = len(trial.rows) - count
-        assert f"{name}: {others} figures have no interval and are not judged, the largest difference" in said
+        assert f"{name}: {others} without an interval, not judged, the largest difference" in said
     assert said.endswith("tiny is what is claimed\n")
     assert list(dict.fromkeys(tried)) == CONDITIONS
 

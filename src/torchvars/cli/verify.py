@@ -64,7 +64,7 @@ def _judge(name: str, checks: list) -> None:
         judged = [each for each in checks if each.benchmark == benchmark and each.judged]
         others = [each for each in checks if each.benchmark == benchmark and not each.judged]
         _sum_up(judged, f"{benchmark}: {sum(each.met for each in judged)} of {len(judged)} figures met")
-        _sum_up(others, f"{benchmark}: {len(others)} figures have no interval and are not judged")
+        _sum_up(others, f"{benchmark}: {len(others)} without an interval, not judged")
     if missed := [each for each in checks if not each.met]:
         for each in missed[:20]:
             print(f"not met: {each}")

@@ -54,7 +54,7 @@ def code_of(layer: Inspection) -> list[str]:
     return [
         *(f"{share:.0f} %" for share in zeros),
         f"{gap:.2f}",
-        f"{100 * unexplained(layer.problem, layer.code):.0f} %",
+        f"{100 * unexplained(problem, layer.code):.0f} %",
         f"{size:.2f}",
     ]
 

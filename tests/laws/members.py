@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchvars.sparse import Convolution, Dense, Joint, Operator
+from torchvars.sparse import Convolution, Dense, Joint, Operator, Partition
 
 CHANNELS = 3
 GRID = (4, 5)
@@ -30,6 +30,10 @@ def wide_positive() -> Dense:
     return Dense(torch.nn.functional.normalize(random(2, POSITIONS, 50).exp(), dim=-2), nonnegative=True)
 
 
+def partition() -> Partition:
+    return Partition((2 * random(2, POSITIONS, 8)).softmax(-1))
+
+
 def convolution() -> Convolution:
     return Convolution(random(CHANNELS, 2, 3, 2) / 6**0.5, GRID)
 
@@ -48,7 +52,17 @@ def static_static() -> Joint:
 
 OPERATORS = {
     maker.__name__: maker
-    for maker in (dense, wide, positive, wide_positive, convolution, static_dynamic, dynamic_dynamic, static_static)
+    for maker in (
+        dense,
+        wide,
+        positive,
+        wide_positive,
+        partition,
+        convolution,
+        static_dynamic,
+        dynamic_dynamic,
+        static_static,
+    )
 }
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from laws.members import CHANNELS, OPERATORS, POSITIONS, matrices, random, signal
 from torchvars.attention import PositiveFeatures
-from torchvars.sparse import Convolution, Dense, Joint, SparseCoding, fourier
+from torchvars.sparse import Convolution, Dense, Joint, Partition, SparseCoding, fourier
 from torchvars.sparse.fourier import Spectrum, inverse, transform
 from torchvars.sparse.operators import largest_eigenvalue, perron_eigenvalue
 
@@ -170,6 +170,26 @@ def test_transform_and_inverse_equal_the_fast_fourier_transform(height, width, s
     torch.testing.assert_close(inverse(Spectrum(half.real, half.imag), (height, width)), expected, rtol=0, atol=1e-12)
 
 
+def test_row_sums_majorise_the_gram_matrix(operator):
+    matrix = matrices(operator)
+    sums = operator.row_sums().expand(2, -1, CHANNELS).mT
+    least = torch.linalg.eigvalsh(torch.diag_embed(sums) - matrix.mT @ matrix)[..., 0]
+    assert (least >= -1e-12).all()
+
+
+@given(
+    keys=st.integers(1, 12),
+    atoms=st.integers(1, 12),
+    scale=st.sampled_from([0.01, 1.0, 100.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_row_sums_of_a_partition_majorise_for_any_keys(keys, atoms, scale, seed):
+    shares = (scale * random(keys, atoms, seed=seed)).softmax(-1)
+    sums = Partition(shares).row_sums()
+    torch.testing.assert_close(sums.squeeze(-1), shares.T @ shares.sum(1), rtol=1e-12, atol=1e-140)
+    assert torch.linalg.eigvalsh(torch.diag(sums.squeeze(-1)) - shares.T @ shares)[0] >= -1e-12
+
+
 def test_dense_prefers_the_cheaper_gram():
     assert Dense(torch.zeros(10, 20)).gram_matrix is not None
     assert Dense(torch.zeros(10, 21)).gram_matrix is None
@@ -189,6 +209,8 @@ def cast(operator, dtype):
     """The same dictionary in another precision."""
     if isinstance(operator, Joint):
         return Joint(cast(operator.first, dtype), cast(operator.second, dtype))
+    if isinstance(operator, Partition):
+        return Partition(operator.atoms.to(dtype))
     if isinstance(operator, Dense):
         return Dense(operator.atoms.to(dtype), nonnegative=operator.nonnegative)
     return Convolution(operator.filters.movedim(-1, -4).to(dtype), operator.grid)

@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
 from laws.members import CHANNELS, OPERATORS, matrices, random, signal
-from torchvars.sparse import FISTA, ISTA, SOLVERS, Dense, Equilibrium, LearnedISTA, SpaRSA, SparseCoding
+from torchvars.sparse import (
+    FISTA,
+    ISTA,
+    SOLVERS,
+    Dense,
+    Equilibrium,
+    LearnedISTA,
+    SpaRSA,
+    SparseCoding,
+    settings_of,
+    solver_from,
+)
 from torchvars.sparse.solvers import STARTS
 
 STRENGTH = 0.5
@@ -63,6 +74,30 @@ def test_objective_never_rises(problem, solver, start):
     objectives = [problem.objective(code) for code in solver(steps=50, start=start).trajectory(problem)]
     for before, after in itertools.pairwise(objectives):
         assert (after <= before + 1e-12).all()
+
+
+def test_objective_never_rises_with_a_step_size_for_each_atom(problem):
+    objectives = [problem.objective(code) for code in ISTA(30, step_size="row_sum").trajectory(problem)]
+    for before, after in itertools.pairwise(objectives):
+        assert (after <= before + 1e-12).all()
+
+
+def test_the_optimum_does_not_depend_on_the_step_size(problem, optimum):
+    code = FISTA(MOST_STEPS, "zero", tolerance=1e-6, step_size="row_sum").solve(problem)
+    reconstruction, objective = optimum
+    torch.testing.assert_close(problem.operator.synthesize(code), reconstruction, rtol=0, atol=1e-4)
+    torch.testing.assert_close(problem.objective(code), objective, rtol=0, atol=1e-7)
+
+
+def test_one_step_on_a_partition_is_normalised_linear_attention():
+    operator, x = OPERATORS["partition"](), signal()
+    shares = operator.atoms.requires_grad_()
+    code = ISTA(1, "zero", step_size="row_sum").solve(SparseCoding(operator, x, 0.0))
+    expected = shares.mT @ x / shares.sum(-2).unsqueeze(-1)
+    torch.testing.assert_close(code, expected, rtol=1e-14, atol=0)
+    weights = torch.randn_like(code)
+    gradients = [torch.autograd.grad((each * weights).sum(), shares)[0] for each in (code, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -225,6 +260,17 @@ def test_bad_settings_are_refused_when_built_and_when_changed(name, arguments, m
         ((attribute, value),) = arguments.items()
         with pytest.raises(ValueError, match=message):
             setattr(solver, attribute, value)
+
+
+@pytest.mark.parametrize("kind", [ISTA, FISTA, LearnedISTA])
+def test_a_step_size_is_chosen_by_name(kind):
+    solver = kind(step_size="row_sum")
+    assert solver_from(settings_of(solver)).step_size == "row_sum"
+    assert "step_size" not in settings_of(kind())  # so that settings of before there was a choice are the same
+    for refused in (lambda: kind(step_size="long"), lambda: setattr(solver, "step_size", "long")):
+        with pytest.raises(ValueError, match="step_size must be one of spectral, row_sum, got 'long'"):
+            refused()
+    assert solver.step_size == "row_sum"
 
 
 @pytest.mark.parametrize("strength", [-0.1, float("nan"), float("inf")])

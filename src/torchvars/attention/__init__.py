@@ -2,7 +2,7 @@
 
 from .base import Attention
 from .baselines import GlobalFilter, Performer, Softmax
-from .dictionaries import Dynamic, Static, StaticDynamic
+from .dictionaries import Dynamic, Prototypes, Static, StaticDynamic
 from .features import PositiveFeatures
 from .inspect import Inspection, inspect
 from .reconstruction import Reconstruction
@@ -17,6 +17,7 @@ __all__ = [
     "Inspection",
     "Performer",
     "PositiveFeatures",
+    "Prototypes",
     "Reconstruction",
     "Softmax",
     "Static",

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..sparse import Convolution, Dense, Joint
+from ..sparse import Convolution, Dense, Joint, Partition
 from ..sparse.precision import outside_autocast
-from .features import PositiveFeatures
+from .features import PositiveFeatures, orthogonalized
 from .tokens import Grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads
 
 
@@ -101,3 +101,32 @@ class StaticDynamic(nn.Module):
 
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> Joint:
         return Joint(self.static(tokens, grid), self.dynamic(tokens, grid))
+
+
+class Prototypes(nn.Module):
+    """Every token shares itself out among learned prototypes, by a softmax over them: one atom a prototype.
+
+    Args:
+        dim, heads: width of the tokens and number of heads.
+        atoms: prototypes of a head for each of its channels.
+        bias: of the projection.
+    """
+
+    def __init__(self, dim: int, heads: int, *, atoms: float = 2, bias: bool = True):
+        super().__init__()
+        width = check_heads(dim, heads)
+        count = round(atoms * width)
+        if count < 1:
+            raise ValueError(f"atoms must make at least one prototype of the {width} channels of a head, got {atoms}")
+        self.heads = heads
+        self.project = nn.Linear(dim, dim, bias=bias)
+        # Orthogonal, of length 2 on average: the shares of projected tokens of unit variance are neither flat nor hard.
+        self.prototypes = nn.Parameter(orthogonalized(torch.randn(heads, width, count)) * 2 * width**-0.5)
+
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Partition:
+        projected = precise(split_heads(self.project(tokens), self.heads))
+        with outside_autocast(tokens):
+            return Partition((projected @ precise(self.prototypes).to(projected.dtype)).softmax(-1))
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, prototypes={self.prototypes.shape[-1]}"

@@ -39,7 +39,7 @@ class PositiveFeatures(nn.Module):
         """Draw W anew."""
         self.directions.normal_(generator=generator)
         if self.orthogonal:
-            self.directions.copy_(_orthogonalized(self.directions))
+            self.directions.copy_(orthogonalized(self.directions))
 
     def log(self, queries: Tensor) -> Tensor:
         """log(sqrt(M) Phi(q)): queries (..., heads, N, dim) -> (..., heads, N, M)."""
@@ -98,7 +98,7 @@ class _UnitFeatures(torch.autograd.Function):
         return of_queries, None, None
 
 
-def _orthogonalized(directions: Tensor) -> Tensor:
+def orthogonalized(directions: Tensor) -> Tensor:
     """Gaussian columns (heads, dim, M) made orthogonal in blocks of dim, each with the length it had."""
     precise_directions = directions.double()
     lengths = precise_directions.norm(dim=-2, keepdim=True)
@@ -106,4 +106,4 @@ def _orthogonalized(directions: Tensor) -> Tensor:
     for block in precise_directions.split(directions.shape[-2], dim=-1):
         orthonormal, triangle = torch.linalg.qr(block)
         blocks.append(orthonormal * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2))
-    return torch.cat(blocks, dim=-1) * lengths
+    return (torch.cat(blocks, dim=-1) * lengths).to(directions.dtype)

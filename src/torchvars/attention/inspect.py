@@ -17,7 +17,13 @@ class Inspection:
 
     problem: SparseCoding
     code: Tensor  # (batch, heads, M, channels)
-    reconstruction: Tensor  # P u, (batch, heads, N, channels)
+    reader: Operator  # R, which reads the code out; the dictionary itself where the layer has no other
+    output: Tensor  # R u, what is passed on before the output projection: (batch, heads, N, channels)
+
+    @property
+    def reconstruction(self) -> Tensor:
+        """P u, what the code explains of the signal: (batch, heads, N, channels)."""
+        return self.output if self.reader is self.operator else self.operator.synthesize(self.code)
 
     @property
     def operator(self) -> Operator:
@@ -74,10 +80,10 @@ def inspect(model: nn.Module) -> Iterator[Layers]:
     before = {name: module.observer for name, module in modules.items()}
 
     def observer_of(name: str):
-        def observe(problem: SparseCoding, code: Tensor, reconstruction: Tensor) -> None:
-            layers[name] = Inspection(problem, code, reconstruction)
+        def observe(problem: SparseCoding, code: Tensor, reader: Operator, output: Tensor) -> None:
+            layers[name] = Inspection(problem, code, reader, output)
             if before[name] is not None:  # an inspection around this one
-                before[name](problem, code, reconstruction)
+                before[name](problem, code, reader, output)
 
         return observe
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from ..sparse import SOLVERS, Solver, SparseCoding, reconstruct, soft, solver_from
+from ..sparse import SOLVERS, Operator, Solver, SparseCoding, reconstruct, soft, solver_from
 from ..sparse.precision import outside_autocast
 from ..sparse.problem import check_strength
 from .base import Attention
@@ -16,7 +16,7 @@ class Reconstruction(Attention):
 
         x = value(tokens), P = dictionary(tokens, grid)
         u = solver.solve(1/2 |P u - x|^2 + strength |u|_1)
-        output = proj(P u)
+        output = proj(P u), or proj(R u) with a reader R = reader(tokens, grid)
 
     The paper's residual z = P u + x is the skip connection of the block around it. `solver`, `solver.steps` and
     `strength` may be changed at any time.
@@ -28,10 +28,11 @@ class Reconstruction(Attention):
         solver: how the problem is solved, and by its class how it is differentiated; also a name of SOLVERS.
         strength: the paper's lambda.
         bias: of the value projection.
+        reader: (tokens, grid) -> Operator that reads the code out; the dictionary itself when None.
     """
 
     threshold = staticmethod(soft)
-    observer: Callable[[SparseCoding, Tensor, Tensor], None] | None = None  # set by `inspect`
+    observer: Callable[[SparseCoding, Tensor, Operator, Tensor], None] | None = None  # set by `inspect`
 
     def __init__(
         self,
@@ -42,10 +43,12 @@ class Reconstruction(Attention):
         strength: float = 0.3,
         *,
         bias: bool = True,
+        reader: nn.Module | None = None,
     ):
         super().__init__(dim, heads)
         self.value = nn.Linear(dim, dim, bias=bias)
         self.dictionary = dictionary
+        self.reader = reader
         self.solver = solver
         self.strength = strength
         self.proj = nn.Linear(dim, dim)
@@ -62,16 +65,17 @@ class Reconstruction(Attention):
         return self.strength
 
     def reconstruct(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
-        """P u, before the output projection: (batch, N, dim)."""
+        """P u, or what the reader makes of the code, before the output projection: (batch, N, dim)."""
         problem = self.pose(tokens, grid)
+        reader = None if self.reader is None else self.reader(tokens, grid)
         with outside_autocast(tokens):
             if self.observer is None:
-                reconstruction = reconstruct(problem, self.solver)
+                output = reconstruct(problem, self.solver, reader)
             else:
-                code = self.solver.solve(problem)
-                reconstruction = problem.operator.synthesize(code)
-                self.observer(problem, code, reconstruction)
-        return merge_heads(reconstruction).to(tokens.dtype)
+                code, reader = self.solver.solve(problem), reader or problem.operator
+                output = reader.synthesize(code)
+                self.observer(problem, code, reader, output)
+        return merge_heads(output).to(tokens.dtype)
 
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         return self.proj(self.reconstruct(tokens, grid))

@@ -3,11 +3,12 @@
 import difflib
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from ..sparse import ISTA, Solver
 from .baselines import GlobalFilter, Performer, Softmax
-from .dictionaries import Dynamic, Static, StaticDynamic
+from .dictionaries import Dynamic, Prototypes, Static, StaticDynamic
 from .reconstruction import Reconstruction
 from .released import vars_d_released, vars_s_released, vars_sd_released
 from .tokens import Grid, check_heads
@@ -86,6 +87,24 @@ def vars_sd(
     return Reconstruction(dim, heads, StaticDynamic(static, dynamic), solver or ISTA(), strength, bias=bias)
 
 
+def vars_p(
+    dim: int,
+    heads: int,
+    grid: Grid | None = None,
+    *,
+    atoms: float = 2,
+    solver: Solver | str | None = None,
+    strength: float = 0.0,
+    bias: bool = True,
+) -> Reconstruction:
+    """VARS-P: keys shared out among prototypes, the code read out at the queries, three steps of ISTA from zero."""
+    dictionary, reader = (Prototypes(dim, heads, atoms=atoms, bias=bias) for _ in range(2))
+    with torch.no_grad():  # alike at first, so that a query reads the atoms of the keys that are like it
+        reader.prototypes.copy_(dictionary.prototypes)
+    solver = solver or ISTA(start="zero", step_size="row_sum")
+    return Reconstruction(dim, heads, dictionary, solver, strength, bias=bias, reader=reader)
+
+
 ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
     "softmax": softmax,
     "performer": performer,
@@ -93,6 +112,7 @@ ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
     "vars_s": vars_s,
     "vars_d": vars_d,
     "vars_sd": vars_sd,
+    "vars_p": vars_p,
     "vars_s_released": vars_s_released,
     "vars_d_released": vars_d_released,
     "vars_sd_released": vars_sd_released,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..sparse import ISTA, Convolution, Dense, Solver, gelu
+from ..sparse import ISTA, Convolution, Dense, Operator, Solver, gelu
 from ..sparse.fourier import Spectrum
 from ..sparse.precision import outside_autocast
 from .baselines import filtered, refit
@@ -32,6 +32,8 @@ class ReleasedDense(Dense):
 
     def find_bound(self) -> Tensor:
         return (self.row_sum + 1) / self.step
+
+    magnitude = Operator.magnitude  # refused: K G K is no Gram matrix of |P|
 
 
 class ReleasedDynamic(Dynamic):

@@ -3,7 +3,7 @@
 from .dynamics import LCA, NeuralDynamics
 from .equilibrium import Equilibrium
 from .fast import plain, reconstruct
-from .operators import Convolution, Dense, Joint, Operator
+from .operators import Convolution, Dense, Joint, Operator, Partition
 from .problem import SparseCoding
 from .settings import SOLVERS, settings_of, solver_from
 from .solvers import FISTA, ISTA, LearnedISTA, Solver, SpaRSA
@@ -21,6 +21,7 @@ __all__ = [
     "LearnedISTA",
     "NeuralDynamics",
     "Operator",
+    "Partition",
     "Solver",
     "SpaRSA",
     "SparseCoding",

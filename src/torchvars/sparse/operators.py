@@ -82,6 +82,23 @@ class Operator(ABC):
     def find_bound(self) -> Tensor:
         """What `lipschitz` returns."""
 
+    def magnitude(self) -> "Operator":
+        """|P|: the dictionary of the absolute values of the entries."""
+        raise ValueError(f"{type(self).__name__} does not say its magnitude: take step_size='spectral'")
+
+    def totals(self) -> Tensor:
+        """P 1, the sum of all atoms: (..., N, C) or (..., N, 1)."""
+        raise ValueError(f"{type(self).__name__} does not say its totals: take step_size='spectral'")
+
+    def row_sums(self) -> Tensor:
+        """|P|^T |P| 1, broadcast against a code: (..., M, C) or (..., M, 1).
+
+        The diagonal matrix D of it majorises P^T P, since D - P^T P is diagonally dominant: one number for each atom,
+        without an eigenvalue. Unlike `lipschitz` it is differentiated.
+        """
+        magnitude = self.magnitude()
+        return rounded_up(magnitude.analyze(magnitude.totals()), self.size)
+
 
 class Dense(Operator):
     """A dictionary given as a matrix, one for each batch entry and head.
@@ -135,11 +152,35 @@ class Dense(Operator):
         bound, _ = largest_eigenvalue(gram - share.mT @ share, slack=1.0)  # it need not be tight to be of use
         return direction, bound[..., None, None]
 
+    def magnitude(self) -> "Dense":
+        return self if self.nonnegative else Dense(self.atoms.abs(), nonnegative=True)
+
+    def totals(self) -> Tensor:
+        return self.atoms.sum(-1, keepdim=True)
+
     def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
         share = direction.mT @ self.atoms
         mean = share.square().sum(-1, keepdim=True)
         image = (self.atoms * share).sum(-1, keepdim=True)  # faster than a product with one column
         return mean, (image - mean * direction).norm(dim=-2, keepdim=True)
+
+
+class Partition(Dense):
+    """A dense dictionary in which every position shares itself out among the atoms.
+
+    No entry is negative and each row sums to one, so that P 1 = 1 and the row sums of P^T P are P^T 1. One step of ISTA
+    from zero with these as step sizes, without a penalty, is (P^T x) / (P^T 1): each atom holds the mean of the values
+    that are shared with it, which is linear attention with its denominator.
+
+    Args:
+        shares: (..., N, M), such as a softmax over the atoms.
+    """
+
+    def __init__(self, shares: Tensor):
+        super().__init__(shares, nonnegative=True)
+
+    def row_sums(self) -> Tensor:
+        return self.atoms.sum(-2).unsqueeze(-1).clamp_min(torch.finfo(self.atoms.dtype).tiny ** 0.5)
 
 
 class Convolution(Operator):
@@ -185,6 +226,12 @@ class Convolution(Operator):
         """Exact: the largest of sum_f |k_f|^2 over all frequencies, for each channel."""
         return rounded_up(self._power().amax((-3, -2)), self.grid[0] * self.grid[1]).unsqueeze(-2)
 
+    def magnitude(self) -> "Convolution":
+        return Convolution(self.filters.abs().movedim(-1, -4), self.grid)
+
+    def totals(self) -> Tensor:
+        return self.filters.sum((-4, -3, -2)).unsqueeze(-2).expand(*self.filters.shape[:-4], math.prod(self.grid), -1)
+
     def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
         energy = energies(transform(direction.unflatten(-2, self.grid)), self.grid).flatten(-3).unsqueeze(-2)
         gain = self._power().flatten(-3, -2)
@@ -218,6 +265,12 @@ class Joint(Operator):
     def synthesize(self, code: Tensor) -> Tensor:
         first, second = code.split([self.first.size, self.second.size], dim=-2)
         return self.first.synthesize(first) + self.second.synthesize(second)
+
+    def magnitude(self) -> "Joint":
+        return Joint(self.first.magnitude(), self.second.magnitude())
+
+    def totals(self) -> Tensor:
+        return self.first.totals() + self.second.totals()
 
     def find_bound(self) -> Tensor:
         """Within a few per cent where the strongest direction is that of a dense part; never above the sum of the two.

@@ -23,6 +23,8 @@ def settings_of(solver: Solver) -> dict:
     for name, kind in SOLVERS.items():
         if type(solver) is kind:
             settings = {"name": name, **{key: getattr(solver, key) for key in _arguments(kind)}}
+            if settings.get("step_size") == "spectral":  # files from before there was a choice do not name it
+                del settings["step_size"]
             if isinstance(solver, LearnedISTA) and len(solver.step) != solver.steps:
                 settings["learned"] = len(solver.step)  # steps it was built with
             return settings

@@ -15,6 +15,12 @@ STARTS = {
     "thresholded": lambda problem: problem.shrink(problem.analysis, 1.0),  # the released code's
 }
 
+# Step sizes with which the objective never rises, broadcast against a code: each is one over what majorises P^T P.
+STEP_SIZES = {
+    "spectral": lambda operator: 1 / operator.lipschitz(),  # one for all atoms, taken for a constant in gradients
+    "row_sum": lambda operator: 1 / operator.row_sums(),  # one for each atom, differentiated
+}
+
 
 class Solver(nn.Module, ABC):
     """Solves a `SparseCoding` problem; differentiating through it differentiates every step.
@@ -86,22 +92,49 @@ class Solver(nn.Module, ABC):
         return f"steps={self.steps}, start={self.start!r}, tolerance={self.tolerance}"
 
 
-class ISTA(Solver):
+class ProximalGradient(Solver):
+    """Solvers that move down the gradient by a step that never leads up, and shrink.
+
+    Args:
+        step_size: how long the steps are, a key of `STEP_SIZES`.
+    """
+
+    def __init__(
+        self, steps: int = 3, start: str = "analysis", tolerance: float | None = None, step_size: str = "spectral"
+    ):
+        super().__init__(steps, start, tolerance)
+        self.step_size = step_size
+
+    @property
+    def step_size(self) -> str:
+        return self._step_size
+
+    @step_size.setter
+    def step_size(self, step_size: str) -> None:
+        if step_size not in STEP_SIZES:
+            raise ValueError(f"step_size must be one of {', '.join(STEP_SIZES)}, got {step_size!r}")
+        self._step_size = step_size
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, step_size={self.step_size!r}"
+
+
+class ISTA(ProximalGradient):
     """Iterative shrinkage and thresholding, the paper's solver: u <- S(u - (P^T P u - P^T x) / L, strength / L)."""
 
     def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        step = 1 / problem.operator.lipschitz()
+        step = STEP_SIZES[self.step_size](problem.operator)
         code = self.begin(problem)
         while True:
             yield code
             code = problem.shrink(code - step * problem.gradient(code), step)
 
 
-class FISTA(Solver):
+class FISTA(ProximalGradient):
     """ISTA with Nesterov's momentum (Beck and Teboulle 2009): the step is taken from an extrapolated code."""
 
     def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        step = 1 / problem.operator.lipschitz()
+        step = STEP_SIZES[self.step_size](problem.operator)
         code = ahead = self.begin(problem)
         inertia = 1.0
         while True:
@@ -111,7 +144,7 @@ class FISTA(Solver):
             ahead = code + (previous_inertia - 1) / inertia * (code - previous)
 
 
-class LearnedISTA(Solver):
+class LearnedISTA(ProximalGradient):
     """ISTA whose step sizes and thresholds are learned, one pair for each step; it starts as ISTA.
 
     What an unfolded network that converges to the lasso may learn is little more than this (Ablin et al. 2019). A step
@@ -119,13 +152,15 @@ class LearnedISTA(Solver):
     the last pair serves the steps added.
     """
 
-    def __init__(self, steps: int = 3, start: str = "analysis", tolerance: float | None = None):
-        super().__init__(steps, start, tolerance)
+    def __init__(
+        self, steps: int = 3, start: str = "analysis", tolerance: float | None = None, step_size: str = "spectral"
+    ):
+        super().__init__(steps, start, tolerance, step_size)
         self.step = nn.Parameter(torch.zeros(self.steps))
         self.threshold = nn.Parameter(torch.zeros(self.steps))
 
     def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        longest = 2 / problem.operator.lipschitz()
+        longest = 2 * STEP_SIZES[self.step_size](problem.operator)
         code = self.begin(problem)
         index = 0
         while True:

@@ -34,10 +34,10 @@ def enabled() -> bool:
     return not _plain.get() and not looked_into
 
 
-def reconstruct(problem: SparseCoding, solver: Solver) -> Tensor:
-    """P u for the code u of the solver: (..., N, C). Fast where there is a fast form, plain elsewhere."""
+def reconstruct(problem: SparseCoding, solver: Solver, reader: Operator | None = None) -> Tensor:
+    """P u for the code u of the solver, or R u of a reader R: (..., N, C). Fast where there is a fast form."""
     operator, signal = problem.operator, problem.signal
-    if enabled() and _has_fast_form(problem, solver):
+    if reader is None and enabled() and _has_fast_form(problem, solver):
         units = Units(problem.strength, solver.start, solver.steps)
         match operator:
             case Dense() if operator.gram_matrix is not None:
@@ -46,7 +46,7 @@ def reconstruct(problem: SparseCoding, solver: Solver) -> Tensor:
                 return convolution.reconstruct(operator, None, operator.lipschitz(), signal, units)
             case Joint(first=Convolution() as static, second=Dense() as dynamic) if signal.ndim == 4:
                 return convolution.reconstruct(static, dynamic, operator.lipschitz(), signal, units)
-    return operator.synthesize(solver.solve(problem))
+    return (reader or operator).synthesize(solver.solve(problem))
 
 
 def _has_fast_form(problem: SparseCoding, solver: Solver) -> bool:
@@ -55,6 +55,7 @@ def _has_fast_form(problem: SparseCoding, solver: Solver) -> bool:
     return (
         type(solver) is ISTA
         and solver.tolerance is None
+        and solver.step_size == "spectral"
         and solver.start in STARTS
         and problem.threshold is soft
         and not isinstance(problem.strength, Tensor)

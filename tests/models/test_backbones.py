@@ -61,6 +61,18 @@ def test_every_parameter_gets_a_gradient(model):
         assert parameter.grad.abs().sum() > 0, name
 
 
+def test_a_model_that_took_a_step_is_saved_and_loaded(model, tmp_path):
+    """Saving builds the model a second time, on the meta device, where tensors have no values."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.train()(torch.randn(4, 3, 32, 32)).square().sum().backward()
+    optimizer.step()
+    classifier = torchvars.Classifier(model).eval()
+    classifier.save_pretrained(tmp_path)
+    pixels = torch.rand(2, 3, 32, 32)
+    again = torchvars.Classifier.from_pretrained(tmp_path)
+    torch.testing.assert_close(again(pixels), classifier(pixels), rtol=0, atol=0)
+
+
 def test_reset_classifier(model):
     x = torch.randn(2, 3, 32, 32)
     model.reset_classifier(7)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from timm.layers import Mlp
+from timm.layers import Mlp, calculate_drop_path_rates
 from torch import Tensor, nn
 
 from ..attention.tokens import resample
@@ -46,7 +46,7 @@ class GFNet(Backbone):
         drop_path_rate: float = 0.0,
     ):
         grid = grid_of(img_size, patch_size)
-        rates = torch.linspace(0, drop_path_rate, depth).tolist()
+        rates = calculate_drop_path_rates(drop_path_rate, depth)  # on the CPU, wherever the model is built
         blocks = [
             GFNetBlock(
                 dim,

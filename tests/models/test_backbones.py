@@ -73,6 +73,16 @@ def test_a_model_that_took_a_step_is_saved_and_loaded(model, tmp_path):
     torch.testing.assert_close(again(pixels), classifier(pixels), rtol=0, atol=0)
 
 
+def test_channels_last_changes_the_layout_and_nothing_else(model):
+    x = torch.randn(2, 3, 32, 32)
+    expected, state = model(x), copy.deepcopy(model.state_dict())
+    moved = model.to(memory_format=torch.channels_last, dtype=torch.float64).float()
+    assert moved.patch_embed.proj[0].weight.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(moved.state_dict(), state, rtol=0, atol=0)
+    torch.testing.assert_close(moved(x.to(memory_format=torch.channels_last)), expected, rtol=1e-4, atol=1e-5)
+    assert all(parameter.is_leaf and parameter.requires_grad for parameter in moved.parameters())
+
+
 def test_reset_classifier(model):
     x = torch.randn(2, 3, 32, 32)
     model.reset_classifier(7)

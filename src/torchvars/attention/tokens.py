@@ -1,6 +1,7 @@
 """What every attention does with tokens: check them, lay them on a grid, split them into heads, keep them precise."""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +65,19 @@ def merge_heads(tokens: Tensor) -> Tensor:
 def precise(tensor: Tensor) -> Tensor:
     """The tensor in at least single precision: solving a problem in half precision loses it."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def without_format(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A change of tensors, as `nn.Module.to` makes it, that leaves the memory format of 5-D filters alone.
+
+    PyTorch takes any parameter of 5 dimensions for that of a 3-D convolution, and `to(memory_format=channels_last)`
+    would fail. As a stack of matrices they have no memory format, but move and change precision like any other.
+    """
+
+    def changed(tensor: Tensor) -> Tensor:
+        return change(tensor.flatten(0, 2)).view(tensor.shape) if tensor.ndim == 5 else change(tensor)
+
+    return changed
 
 
 def fit(filters: Tensor, grid: Grid) -> Tensor:

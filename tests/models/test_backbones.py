@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from timm.layers import DropPath
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from torchvision.models.feature_extraction import create_feature_extractor
 
 import torchvars
 from torchvars.attention import ATTENTIONS
@@ -81,6 +82,38 @@ def test_channels_last_changes_the_layout_and_nothing_else(model):
     torch.testing.assert_close(moved.state_dict(), state, rtol=0, atol=0)
     torch.testing.assert_close(moved(x.to(memory_format=torch.channels_last)), expected, rtol=1e-4, atol=1e-5)
     assert all(parameter.is_leaf and parameter.requires_grad for parameter in moved.parameters())
+
+
+def test_symbolic_tracing(model):
+    x = torch.randn(2, 3, 32, 48)
+    torch.testing.assert_close(torch.fx.symbolic_trace(model)(x), model(x), rtol=0, atol=0)
+    between = create_feature_extractor(model, ["blocks.1", "blocks.2.attn"])(x)
+    assert list(between) == ["blocks.1", "blocks.2.attn"]
+    (expected,) = model.forward_intermediates(x, indices=[1], intermediates_only=True)
+    torch.testing.assert_close(between["blocks.1"].permute(0, 3, 1, 2), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_a_symbolic_trace_trains_and_checks_as_the_model_does(backbone):
+    model = build(backbone, drop_path_rate=0.2).train()
+    traced = torch.fx.symbolic_trace(model)
+    with pytest.raises(ValueError, match="pictures of 32 x 30 pixels do not divide into patches of 8"):
+        traced(torch.randn(1, 3, 32, 30))
+    x, gradients = torch.randn(4, 3, 32, 32), []
+    for each in (model, traced):
+        torch.manual_seed(1)
+        gradients.append(torch.autograd.grad(each(x).square().sum(), list(model.parameters())))
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("backbone", SMALL)
+def test_traces_of_models(backbone):
+    model = build(backbone, "softmax").eval()
+    traced = torch.jit.trace(model, torch.randn(2, 3, 32, 32), check_trace=False)
+    x = torch.randn(3, 3, 32, 32)
+    with torch.no_grad(), torch.jit.optimized_execution(False):
+        torch.testing.assert_close(traced(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_reset_classifier(model):

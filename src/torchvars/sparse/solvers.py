@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from .checks import is_number, setting, whole
 from .problem import SparseCoding
 
 STARTS = {
@@ -14,6 +15,18 @@ STARTS = {
     "scaled": lambda problem: problem.analysis / problem.operator.lipschitz(),
     "thresholded": lambda problem: problem.shrink(problem.analysis, 1.0),  # the released code's
 }
+
+
+def check_start(name: str, start: str) -> str:
+    if not isinstance(start, str) or start not in STARTS:
+        raise ValueError(f"{name} must be one of {', '.join(STARTS)}, got {start!r}")
+    return start
+
+
+def check_tolerance(name: str, tolerance: float | None) -> float | None:
+    if tolerance is not None and not (is_number(tolerance) and tolerance > 0):
+        raise ValueError(f"{name} must be None or a positive bound on the violation, got {tolerance}")
+    return tolerance
 
 
 class Solver(nn.Module, ABC):
@@ -27,6 +40,10 @@ class Solver(nn.Module, ABC):
         tolerance: stop as soon as no code violates optimality by more than this. It reads the code at every step, so
             a layer with a tolerance does not compile to one graph.
     """
+
+    steps = setting("steps", whole)
+    start = setting("start", check_start)
+    tolerance = setting("tolerance", check_tolerance)
 
     def __init__(self, steps: int = 3, start: str = "analysis", tolerance: float | None = None):
         super().__init__()
@@ -51,36 +68,6 @@ class Solver(nn.Module, ABC):
 
     def begin(self, problem: SparseCoding) -> Tensor:
         return STARTS[self.start](problem)
-
-    @property
-    def steps(self) -> int:
-        return self._steps
-
-    @steps.setter
-    def steps(self, steps: int) -> None:
-        if isinstance(steps, bool) or int(steps) != steps or steps < 1:
-            raise ValueError(f"steps must be a whole number of at least 1, got {steps}")
-        self._steps = int(steps)
-
-    @property
-    def start(self) -> str:
-        return self._start
-
-    @start.setter
-    def start(self, start: str) -> None:
-        if start not in STARTS:
-            raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}")
-        self._start = start
-
-    @property
-    def tolerance(self) -> float | None:
-        return self._tolerance
-
-    @tolerance.setter
-    def tolerance(self, tolerance: float | None) -> None:
-        if tolerance is not None and not tolerance > 0:
-            raise ValueError(f"tolerance must be None or a positive bound on the violation, got {tolerance}")
-        self._tolerance = tolerance
 
     def extra_repr(self) -> str:
         return f"steps={self.steps}, start={self.start!r}, tolerance={self.tolerance}"

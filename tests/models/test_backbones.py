@@ -121,6 +121,7 @@ def test_reset_classifier(model):
     model.reset_classifier(7)
     assert model.num_classes == 7
     assert model(x).shape == (2, 7)
+    assert not any(module.training for module in model.modules())
     model.bfloat16().reset_classifier(3)
     assert model(x.bfloat16()).dtype == torch.bfloat16
     model.float().reset_classifier(0)
@@ -309,6 +310,22 @@ def test_small_presets_have_about_a_million_parameters(name):
 
 def test_another_size_is_in_the_cfg():
     assert torchvars.create("rvt_micro_vars_d", img_size=(32, 64)).pretrained_cfg["input_size"] == (3, 32, 64)
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_a_device_and_a_precision_to_be_built_in(backbone):
+    model = build(backbone, device="meta", dtype=torch.bfloat16)
+    assert {tensor.device.type for tensor in model.state_dict().values()} == {"meta"}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert not {"device", "dtype"} & model.origin["options"].keys()
+
+
+def test_trained_weights_in_another_precision():
+    name, x = "rvt_micro_softmax.cifar10", torch.randn(1, 3, 32, 32)
+    expected = torchvars.create(name, pretrained=True)(x)
+    for create in (torchvars.create, timm.create_model):
+        model = create(name, pretrained=True, dtype=torch.float64, device="cpu").eval()
+        torch.testing.assert_close(model(x.double()), expected.double(), rtol=1e-4, atol=1e-4)
 
 
 def test_unknown_names_are_answered_with_the_known(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import argparse
 import copy
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -336,6 +337,17 @@ def test_what_could_not_be_loaded_again_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match=r"solver\.steps is 20000, expected at most 10000"):
         classifier.save_pretrained(tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_the_umask_decides_who_may_read_the_files(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        torchvars.Classifier(small()).save_pretrained(tmp_path)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(["config.json", "model.safetensors", "README.md"], 0o666 & ~umask)
 
 
 def test_a_failed_save_leaves_the_old_files(tmp_path, monkeypatch):

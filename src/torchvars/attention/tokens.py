@@ -60,7 +60,7 @@ def resolve_grid(tokens: Tensor, grid: Grid | None, built_for: Grid) -> Grid:
     if prefix := _prefix_tokens(count, built_for):
         raise ValueError(
             f"{refused}, but {count - prefix} of them would be: prefix tokens (class, register, distillation) have no "
-            "place on the grid. Split them off before this layer, or let torchvars.convert do so, or take vars_d, which "
+            "place on the grid. Split them off before this layer, or let torchvars.convert do so, or take vars_d, that "
             "needs no grid; if there are none, pass grid=(height, width)"
         )
     raise ValueError(f"{refused}: pass grid=(height, width)")

@@ -226,6 +226,7 @@ class Backbone(nn.Module):
         self.head = nn.Identity()
         if num_classes:
             self.head = nn.Linear(self.num_features, num_classes, device=like.device, dtype=like.dtype)
+        self.head.train(self.training)
 
     def group_matcher(self, coarse: bool = False) -> dict:
         """Groups of parameters by depth, for layer decay."""

@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import reprlib
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -441,10 +442,17 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Aside, to the disk, then in its place: a reader sees the old file or the new one."""
+    """Aside, to the disk, then in its place: a reader sees the old file or the new one.
+
+    It may be read by whom the umask lets read it, whatever writes it: safetensors would let its owner alone.
+    """
     aside = path.with_name(path.name + ".part")
     try:
+        aside.unlink(missing_ok=True)  # which may be left of a process that was killed, with permissions of its own
+        aside.touch()
+        mode = stat.S_IMODE(aside.stat().st_mode)
         write(aside)
+        aside.chmod(mode)
         with aside.open("rb") as file:
             os.fsync(file.fileno())
         aside.replace(path)

@@ -162,6 +162,35 @@ def test_compiles_on_one_grid_after_the_other(name):
         torch.testing.assert_close(compiled(x, grid), expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(("name", "solver"), [*((name, None) for name in ATTENTIONS), ("vars_d", "equilibrium")])
+def test_a_trace_can_be_saved_and_gives_the_same_for_any_batch(name, solver, tmp_path):
+    options = {"solver": Equilibrium(FISTA(3))} if solver else {}
+    module = build(name, torch.float32, **options)
+    torch.jit.trace(module, (tokens(dtype=torch.float32),), check_trace=False).save(tmp_path / "layer.pt")
+    x = tokens(3, dtype=torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.jit.load(tmp_path / "layer.pt")(x), module(x), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::FutureWarning")
+def test_the_gradient_of_a_trace_takes_the_step_size_for_a_constant_too():
+    module, x = build("vars_sd"), tokens()
+    traced = torch.jit.trace(module, (x,), check_trace=False)
+    with torch.jit.optimized_execution(False):
+        gradients = [
+            torch.autograd.grad(each(x).square().sum(), list(module.parameters())) for each in (module, traced)
+        ]
+    for one, other in zip(*gradients, strict=True):  # a trace holds what it makes of shapes in single precision
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * other.abs().max().item())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_scripting_is_refused_with_what_to_do(name):
+    with pytest.raises(NotImplementedError, match=r"torch\.jit\.script cannot compile .*: use torch\.jit\.trace"):
+        torch.jit.script(build(name))
+
+
 def run_with_gradients(module, x):
     output = module(x, GRID)
     # A BatchNorm would make the plain sum a constant.
@@ -441,6 +470,36 @@ def test_no_pictures_are_no_trouble(name):
     assert build(name)(tokens(0), GRID).shape == (0, TOKENS, DIM)
 
 
-def test_a_grid_that_is_none_is_refused(name):
-    with pytest.raises(ValueError, match=r"grid must be \(height, width\) in tokens, got 4"):
-        build(name)(tokens(), 4)
+@pytest.mark.parametrize("grid", [4, (24,), (-4, -6), (0, 24)])
+def test_a_grid_that_is_none_is_refused(name, grid):
+    with pytest.raises(ValueError, match=r"grid must be \(height, width\) in tokens, got"):
+        build(name)(tokens(), grid)
+    if name in PLACED:
+        with pytest.raises(ValueError, match=r"pass grid=\(height, width\) in tokens, got"):
+            create(name, DIM, heads=HEADS, grid=grid)
+
+
+def test_no_tokens_are_refused(name):
+    for shape in ((BATCH, 0, DIM), (BATCH, 0, 6, DIM), (BATCH, 4, 0, DIM)):
+        with pytest.raises(ValueError, match="there are no tokens to mix: at least 1 is needed, got shape"):
+            build(name)(torch.zeros(shape, dtype=torch.float64))
+
+
+def test_a_grid_that_contradicts_the_shape_is_refused(name):
+    module, x = build(name), tokens().unflatten(1, GRID)
+    torch.testing.assert_close(module(x, GRID), module(x), rtol=0, atol=0)
+    for grid in ((6, 4), (5, 5), 4):
+        with pytest.raises(
+            ValueError, match=r"tokens of shape .* are on a grid of \(4, 6\), got grid=.*: leave it out"
+        ):
+            module(x, grid)
+
+
+@pytest.mark.parametrize("count", [25, 26, 29, 50, 54])  # 4 x 6 or 7 x 7, and one to five more
+@pytest.mark.parametrize("name", PLACED)
+def test_class_tokens_are_named_where_there_is_no_place_for_them(name, count):
+    if count == 25:
+        assert build(name)(tokens(count=count)).shape[1] == 25  # which is a square
+    else:
+        with pytest.raises(ValueError, match=r"prefix tokens .* have no place on the grid\. Split them off"):
+            build(name)(tokens(count=count))

@@ -15,10 +15,12 @@ from laws.members import CHANNELS, OPERATORS, matrices, random, signal
 from torchvars.sparse import (
     FISTA,
     ISTA,
+    LCA,
     SOLVERS,
     Dense,
     Equilibrium,
     LearnedISTA,
+    NeuralDynamics,
     SpaRSA,
     SparseCoding,
     settings_of,
@@ -249,6 +251,12 @@ def test_no_learned_step_can_diverge(problem):
         ({"steps": 2.5}, "steps must be a whole number of at least 1, got 2.5"),
         ({"tolerance": 0.0}, "tolerance must be None or a positive bound on the violation, got 0.0"),
         ({"tolerance": float("nan")}, "tolerance must be None or a positive bound on the violation, got nan"),
+        ({"steps": float("nan")}, "steps must be a whole number of at least 1, got nan"),
+        ({"steps": float("inf")}, "steps must be a whole number of at least 1, got inf"),
+        ({"steps": "many"}, "steps must be a whole number of at least 1, got many"),
+        ({"tolerance": float("inf")}, "tolerance must be None or a positive bound on the violation, got inf"),
+        ({"tolerance": "small"}, "tolerance must be None or a positive bound on the violation, got small"),
+        ({"start": ["zero"]}, r"start must be one of .*, got \['zero'\]"),
         ({"start": "random"}, "start must be one of analysis, zero, scaled, thresholded, got 'random'"),
     ],
 )
@@ -273,7 +281,32 @@ def test_a_step_size_is_chosen_by_name(kind):
     assert solver.step_size == "row_sum"
 
 
-@pytest.mark.parametrize("strength", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "1", True])
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [(LCA, "time_step"), *((NeuralDynamics, name) for name in ("alpha", "beta", "gamma", "time_step"))],
+)
+def test_rates_and_time_steps_are_finite_and_not_negative(kind, setting, value):
+    with pytest.raises(ValueError, match=f"{setting} must be .*, got {value!r}"):
+        kind(**{setting: value})
+    with pytest.raises(ValueError, match=f"{setting} must be .*, got {value!r}"):
+        setattr(kind(), setting, value)
+
+
+def test_an_equilibrium_is_of_a_solver():
+    with pytest.raises(ValueError, match=r"pass an object such as FISTA\(steps=100\), got None"):
+        Equilibrium(None)
+    equilibrium = Equilibrium(FISTA(3))
+    with pytest.raises(ValueError, match="got 'fista'"):
+        equilibrium.solver = "fista"
+    for iterations in (0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=f"iterations must be a whole number of at least 1, got {iterations}"):
+            equilibrium.iterations = iterations
+        with pytest.raises(ValueError, match=f"iterations must be a whole number of at least 1, got {iterations}"):
+            Equilibrium(FISTA(3), iterations)
+
+
+@pytest.mark.parametrize("strength", [-0.1, float("nan"), float("inf"), "strong", None])
 def test_a_strength_that_is_no_penalty_is_refused(strength):
     with pytest.raises(ValueError, match=f"strength must be zero or positive, and finite, got {strength}"):
         SparseCoding(OPERATORS["dense"](), signal(), strength)

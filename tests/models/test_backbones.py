@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from timm.layers import DropPath
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
+from torchvision.models.feature_extraction import create_feature_extractor
 
 import torchvars
 from torchvars.attention import ATTENTIONS
@@ -61,11 +62,66 @@ def test_every_parameter_gets_a_gradient(model):
         assert parameter.grad.abs().sum() > 0, name
 
 
+def test_a_model_that_took_a_step_is_saved_and_loaded(model, tmp_path):
+    """Saving builds the model a second time, on the meta device, where tensors have no values."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.train()(torch.randn(4, 3, 32, 32)).square().sum().backward()
+    optimizer.step()
+    classifier = torchvars.Classifier(model).eval()
+    classifier.save_pretrained(tmp_path)
+    pixels = torch.rand(2, 3, 32, 32)
+    again = torchvars.Classifier.from_pretrained(tmp_path)
+    torch.testing.assert_close(again(pixels), classifier(pixels), rtol=0, atol=0)
+
+
+def test_channels_last_changes_the_layout_and_nothing_else(model):
+    x = torch.randn(2, 3, 32, 32)
+    expected, state = model(x), copy.deepcopy(model.state_dict())
+    moved = model.to(memory_format=torch.channels_last, dtype=torch.float64).float()
+    assert moved.patch_embed.proj[0].weight.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(moved.state_dict(), state, rtol=0, atol=0)
+    torch.testing.assert_close(moved(x.to(memory_format=torch.channels_last)), expected, rtol=1e-4, atol=1e-5)
+    assert all(parameter.is_leaf and parameter.requires_grad for parameter in moved.parameters())
+
+
+def test_symbolic_tracing(model):
+    x = torch.randn(2, 3, 32, 48)
+    torch.testing.assert_close(torch.fx.symbolic_trace(model)(x), model(x), rtol=0, atol=0)
+    between = create_feature_extractor(model, ["blocks.1", "blocks.2.attn"])(x)
+    assert list(between) == ["blocks.1", "blocks.2.attn"]
+    (expected,) = model.forward_intermediates(x, indices=[1], intermediates_only=True)
+    torch.testing.assert_close(between["blocks.1"].permute(0, 3, 1, 2), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_a_symbolic_trace_trains_and_checks_as_the_model_does(backbone):
+    model = build(backbone, drop_path_rate=0.2).train()
+    traced = torch.fx.symbolic_trace(model)
+    with pytest.raises(ValueError, match="pictures of 32 x 30 pixels do not divide into patches of 8"):
+        traced(torch.randn(1, 3, 32, 30))
+    x, gradients = torch.randn(4, 3, 32, 32), []
+    for each in (model, traced):
+        torch.manual_seed(1)
+        gradients.append(torch.autograd.grad(each(x).square().sum(), list(model.parameters())))
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("backbone", SMALL)
+def test_traces_of_models(backbone):
+    model = build(backbone, "softmax").eval()
+    traced = torch.jit.trace(model, torch.randn(2, 3, 32, 32), check_trace=False)
+    x = torch.randn(3, 3, 32, 32)
+    with torch.no_grad(), torch.jit.optimized_execution(False):
+        torch.testing.assert_close(traced(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_reset_classifier(model):
     x = torch.randn(2, 3, 32, 32)
     model.reset_classifier(7)
     assert model.num_classes == 7
     assert model(x).shape == (2, 7)
+    assert not any(module.training for module in model.modules())
     model.bfloat16().reset_classifier(3)
     assert model(x.bfloat16()).dtype == torch.bfloat16
     model.float().reset_classifier(0)
@@ -254,6 +310,22 @@ def test_small_presets_have_about_a_million_parameters(name):
 
 def test_another_size_is_in_the_cfg():
     assert torchvars.create("rvt_micro_vars_d", img_size=(32, 64)).pretrained_cfg["input_size"] == (3, 32, 64)
+
+
+@pytest.mark.parametrize("backbone", SMALL)
+def test_a_device_and_a_precision_to_be_built_in(backbone):
+    model = build(backbone, device="meta", dtype=torch.bfloat16)
+    assert {tensor.device.type for tensor in model.state_dict().values()} == {"meta"}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert not {"device", "dtype"} & model.origin["options"].keys()
+
+
+def test_trained_weights_in_another_precision():
+    name, x = "rvt_micro_softmax.cifar10", torch.randn(1, 3, 32, 32)
+    expected = torchvars.create(name, pretrained=True)(x)
+    for create in (torchvars.create, timm.create_model):
+        model = create(name, pretrained=True, dtype=torch.float64, device="cpu").eval()
+        torch.testing.assert_close(model(x.double()), expected.double(), rtol=1e-4, atol=1e-4)
 
 
 def test_unknown_names_are_answered_with_the_known(tmp_path, monkeypatch):

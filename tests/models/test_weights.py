@@ -3,6 +3,7 @@
 import argparse
 import copy
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,14 @@ def test_bad_solver_settings_are_refused():
         solver_from({"name": "ista", "steps": 3, "learned": 2})
     with pytest.raises(ValueError, match="ista has no setting momentum"):
         solver_from({"name": "ista", "momentum": 1})
+    with pytest.raises(ValueError, match="settings of a solver have a name and its arguments"):
+        solver_from("ista")
+    with pytest.raises(ValueError, match="equilibrium has no setting momentum"):
+        solver_from({"name": "equilibrium", "solver": {"name": "ista"}, "momentum": 1})
+    assert (
+        solver_from({"name": "equilibrium", "solver": {"name": "ista"}}).iterations == Equilibrium(FISTA()).iterations
+    )
+    assert solver_from({"name": "learned_ista", "learned": 4}).steps == 4
 
 
 def test_card_says_what_was_measured(tmp_path):
@@ -253,6 +262,92 @@ def test_broken_folders_are_refused(tmp_path):
     config.unlink()
     with pytest.raises(FileNotFoundError, match="no file"):
         torchvars.Classifier.from_pretrained(tmp_path)
+
+
+SOLVER = {"name": "ista", "steps": 3, "start": "analysis", "tolerance": None}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("architecture", 3, "architecture is 3, expected the name of a model"),
+        ("options", [1, 2], r"options is \[1, 2\], expected an object"),
+        ("options", {"img_size": "large"}, "options .* do not build rvt_micro_vars_d"),
+        ("options", {"colour": "red"}, "options .* do not build rvt_micro_vars_d: .*colour"),
+        ("mean", ["a", "b", "c"], "mean is .*, expected a list of 3 numbers"),
+        ("mean", 0.5, "mean is 0.5, expected a list of 3 numbers"),
+        ("mean", [0.5, 0.5], "mean is .*, expected a list of 3 numbers"),
+        ("mean", [0.5, float("nan"), 0.5], "mean is .*nan.*, expected a list of 3 numbers"),
+        ("std", [0.5, 0.5, 0.0], "std is .*, expected a list of 3 positive numbers"),
+        ("std", [0.5, float("inf"), 0.5], "std is .*, expected a list of 3 positive numbers"),
+        ("classes", "abcd", "classes is 'abcd', expected a list of names"),
+        ("classes", [1, 2, 3, 4], "classes is .*, expected a list of names"),
+        ("classes", ["a", "b", "c"], "classes is .*, expected a name for each of the 4 classes of the model"),
+        (
+            "classes",
+            ["a", "b", "b", "d"],
+            "classes is .*, expected a name of its own for each class: 'b' is there twice",
+        ),
+        ("layers", [1], r"layers is \[1\], expected an object"),
+        (
+            "layers",
+            {"blocks.0.attn": 3},
+            r"layers\['blocks.0.attn'\] is 3, expected an object with strength and solver",
+        ),
+        ("layers", {"blocks.0.attn": {"strength": 0.3}}, "expected an object with strength and solver"),
+        ("layers", {"blocks.0.attn": {"strength": "x", "solver": SOLVER}}, "strength must be zero or positive"),
+        ("layers", {"blocks.0.attn": {"strength": 0.3, "solver": "ista"}}, "solver is 'ista', expected an object"),
+        ("layers", {"blocks.0.attn": {"strength": 0.3, "solver": {"name": "newton"}}}, "no solver named 'newton'"),
+        (
+            "layers",
+            {"blocks.0.attn": {"strength": 0.3, "solver": {**SOLVER, "steps": 10**9}}},
+            r"layers\['blocks.0.attn'\].solver.steps is 1000000000, expected at most 10000",
+        ),
+        (
+            "layers",
+            {"blocks.0.attn": {"strength": 0.3, "solver": {"name": "equilibrium", "solver": {"steps": 10**9}}}},
+            r"layers\['blocks.0.attn'\].solver.solver.steps is 1000000000, expected at most 10000",
+        ),
+    ],
+)
+def test_values_of_a_configuration_that_make_no_sense_are_named(saved, tmp_path, key, value, expected):
+    for path in saved.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((saved / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ValueError, match=rf"config\.json: .*{expected}"):
+        torchvars.Classifier.from_pretrained(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    torchvars.Classifier(small()).save_pretrained(folder)
+    return folder
+
+
+def test_a_configuration_that_is_no_object(tmp_path):
+    (tmp_path / "config.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"config\.json was not written by torchvars: it holds a list"):
+        torchvars.Classifier.from_pretrained(tmp_path)
+
+
+def test_what_could_not_be_loaded_again_is_not_saved(tmp_path):
+    classifier = torchvars.Classifier(small(attention_options={"solver": FISTA(20_000)}))
+    with pytest.raises(ValueError, match=r"solver\.steps is 20000, expected at most 10000"):
+        classifier.save_pretrained(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_the_umask_decides_who_may_read_the_files(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        torchvars.Classifier(small()).save_pretrained(tmp_path)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(["config.json", "model.safetensors", "README.md"], 0o666 & ~umask)
 
 
 def test_a_failed_save_leaves_the_old_files(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from .tokens import Grid, check_heads, check_tokens
 
@@ -30,10 +30,23 @@ class Attention(nn.Module, ABC):
         is_causal: bool = False,
     ) -> Tensor:
         """Tokens in either form -> tokens in the same form. The last two are there for timm's blocks, and refused."""
+        if isinstance(tokens, fx.Proxy):  # symbolic tracing: one node of the graph, as the layers of PyTorch are
+            given, path = (tokens, grid, attn_mask, is_causal), tokens.tracer.path_of_module(self)
+            return tokens.tracer.create_proxy("call_module", path, given, {})
         if attn_mask is not None or is_causal:
             raise ValueError(f"{type(self).__name__} mixes all tokens: attn_mask must be None and is_causal False")
         if tokens.ndim == 4:
-            grid = tuple(tokens.shape[1:3])
-            return self.forward(tokens.flatten(1, 2), grid).unflatten(1, grid)  # not self(...): hooks run once
+            own = tuple(tokens.shape[1:3])
+            if grid is not None and grid not in (own, list(own)):
+                raise ValueError(
+                    f"tokens of shape {tuple(tokens.shape)} are on a grid of {own}, got grid={grid}: leave it out"
+                )
+            return self.forward(tokens.flatten(1, 2), own).unflatten(1, own)  # not self(...): hooks run once
         check_tokens(tokens, self.dim, grid)
         return self.mix(tokens, grid)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Asked by `torch.jit.script`, whose language has no generators, classes of operators or custom gradients."""
+        raise NotImplementedError(
+            f"torch.jit.script cannot compile {type(self).__name__}: use torch.jit.trace, torch.compile or torch.export"
+        )

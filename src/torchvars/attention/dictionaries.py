@@ -1,5 +1,7 @@
 """Dictionaries of a layer: (tokens, grid) -> Operator on signals (batch, heads, N, dim / heads)."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 from ..sparse import Convolution, Dense, Joint, Partition
 from ..sparse.precision import outside_autocast
 from .features import PositiveFeatures, orthogonalized
-from .tokens import Grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads
+from .tokens import Grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads, without_format
 
 
 class Static(nn.Module):
@@ -38,6 +40,9 @@ class Static(nn.Module):
         grid = resolve_grid(tokens, grid, self.grid)
         with outside_autocast(tokens):
             return Convolution(precise(fit(self.filters, grid)), grid)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        return super()._apply(without_format(fn), recurse)
 
     def extra_repr(self) -> str:
         return f"filters={self.filters.shape[-3]}, size={tuple(self.filters.shape[-2:])}, grid={self.grid}"

@@ -5,6 +5,8 @@ eigenvalue, a learned matrix on both sides of the Gram matrix, atoms of SD that 
 and in S unconstrained half spectra, a second filter and a BatchNorm before the output projection.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from ..sparse.precision import outside_autocast
 from .baselines import filtered, refit
 from .dictionaries import Dynamic
 from .reconstruction import Reconstruction
-from .tokens import Grid, check_grid, precise, resample, resolve_grid
+from .tokens import Grid, check_grid, precise, resample, resolve_grid, without_format
 
 
 class ReleasedDense(Dense):
@@ -125,6 +127,9 @@ class ReleasedStatic(nn.Module):
         self.kernel = nn.Parameter(kernel)
         self.register_buffer("bound", torch.empty(dim))
         self.update_bound(rate=1.0)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        return super()._apply(without_format(fn), recurse)
 
     @torch.no_grad()
     def update_bound(self, rate: float) -> None:

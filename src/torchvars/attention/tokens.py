@@ -1,6 +1,8 @@
 """What every attention does with tokens: check them, lay them on a grid, split them into heads, keep them precise."""
 
 import math
+from collections.abc import Callable
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
@@ -18,16 +20,22 @@ def check_heads(dim: int, heads: int) -> int:
 
 def check_grid(grid: Grid | None) -> Grid:
     """The grid a layer is built for, or a ValueError if it is none."""
-    if not isinstance(grid, tuple | list) or len(grid) != 2 or min(grid) < 1:
+    if not _is_grid(grid) or not all(isinstance(side, Integral) and side > 0 for side in grid):
         raise ValueError(f"this attention is built for a grid: pass grid=(height, width) in tokens, got {grid}")
     return tuple(grid)
 
 
+def _is_grid(grid) -> bool:
+    return isinstance(grid, tuple | list) and len(grid) == 2
+
+
 def check_tokens(tokens: Tensor, dim: int, grid: Grid | None) -> None:
-    """A ValueError unless tokens are (batch, N, dim) and the grid, where one is given, has N positions."""
+    """A ValueError unless tokens are (batch, N, dim), N at least 1, and the grid, if one is given, has N positions."""
     if tokens.ndim != 3 or tokens.shape[-1] != dim:
         raise ValueError(f"tokens must have shape (batch, N, {dim}) or (batch, H, W, {dim}), got {tuple(tokens.shape)}")
-    if grid is not None and (not isinstance(grid, tuple | list) or len(grid) != 2):
+    if tokens.shape[-2] == 0:
+        raise ValueError(f"there are no tokens to mix: at least 1 is needed, got shape {tuple(tokens.shape)}")
+    if grid is not None and not (_is_grid(grid) and grid[0] > 0 and grid[1] > 0):
         raise ValueError(f"grid must be (height, width) in tokens, got {grid}")
     if grid is not None and grid[0] * grid[1] != tokens.shape[-2]:
         raise ValueError(
@@ -45,10 +53,25 @@ def resolve_grid(tokens: Tensor, grid: Grid | None, built_for: Grid) -> Grid:
     side = math.isqrt(count)  # only now: a graph of any number of tokens cannot hold it
     if side * side == count:
         return side, side
-    raise ValueError(
+    refused = (
         f"{count} tokens are neither a grid of {built_for[0]} x {built_for[1]}, for which this layer was built, nor a "
-        "square: pass grid=(height, width)"
+        "square"
     )
+    if prefix := _prefix_tokens(count, built_for):
+        raise ValueError(
+            f"{refused}, but {count - prefix} of them would be: prefix tokens (class, register, distillation) have no "
+            "place on the grid. Split them off before this layer, or let torchvars.convert do so, or take vars_d, that "
+            "needs no grid; if there are none, pass grid=(height, width)"
+        )
+    raise ValueError(f"{refused}: pass grid=(height, width)")
+
+
+def _prefix_tokens(count: int, built_for: Grid) -> int:
+    """How many tokens, at most 5, come before those of the grid a layer was built for, or of a square; 0 if none do."""
+    tried = range(1, min(5, count - 1) + 1)
+    own = [extra for extra in tried if count - extra == built_for[0] * built_for[1]]
+    square = [extra for extra in tried if math.isqrt(count - extra) ** 2 == count - extra]
+    return next(iter(own + square), 0)
 
 
 def split_heads(tokens: Tensor, heads: int) -> Tensor:
@@ -64,6 +87,19 @@ def merge_heads(tokens: Tensor) -> Tensor:
 def precise(tensor: Tensor) -> Tensor:
     """The tensor in at least single precision: solving a problem in half precision loses it."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def without_format(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A change of tensors, as `nn.Module.to` makes it, that leaves the memory format of 5-D filters alone.
+
+    PyTorch takes any parameter of 5 dimensions for that of a 3-D convolution, and `to(memory_format=channels_last)`
+    would fail. As a stack of matrices they have no memory format, but move and change precision like any other.
+    """
+
+    def changed(tensor: Tensor) -> Tensor:
+        return change(tensor.flatten(0, 2)).view(tensor.shape) if tensor.ndim == 5 else change(tensor)
+
+    return changed
 
 
 def fit(filters: Tensor, grid: Grid) -> Tensor:

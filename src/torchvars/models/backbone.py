@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import torch
 from timm.layers import DropPath, to_2tuple
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..attention import Attention, create
+from ..attention.tokens import resample
 
 
 class ConvStem(nn.Module):
@@ -34,17 +35,28 @@ class ConvStem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, in_chans, height, width) -> (batch, height / patch_size, width / patch_size, dim)."""
-        check_images(images, self.patch_size)
-        return self.proj(images).permute(0, 2, 3, 1)
+        return self.proj(check_images(images, self.patch_size)).permute(0, 2, 3, 1)
 
 
-def check_images(images: Tensor, patch_size: int) -> None:
+@fx.wrap  # a symbolic tracer knows no shapes: one node of its graph
+def check_images(images: Tensor, patch_size: int) -> Tensor:
+    """The images, or a ValueError if they do not divide into patches."""
     height, width = images.shape[-2:]
     if height % patch_size or width % patch_size:
         raise ValueError(
             f"pictures of {height} x {width} pixels do not divide into patches of {patch_size}: "
             "resize or pad them to a multiple"
         )
+    return images
+
+
+def add_positions(tokens: Tensor, embedding: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Tokens (batch, H, W, dim) with position embeddings (1, N, dim) that were learned on a grid.
+
+    A symbolic tracer knows no shapes: a module that calls it has it wrapped by `fx.wrap`, as one node of the graph.
+    """
+    here = tuple(tokens.shape[1:3])
+    return tokens + resample(embedding, grid, here).unflatten(1, here)
 
 
 def grid_of(img_size: int | Sequence[int], stride: int) -> tuple[int, int]:
@@ -214,6 +226,7 @@ class Backbone(nn.Module):
         self.head = nn.Identity()
         if num_classes:
             self.head = nn.Linear(self.num_features, num_classes, device=like.device, dtype=like.dtype)
+        self.head.train(self.training)
 
     def group_matcher(self, coarse: bool = False) -> dict:
         """Groups of parameters by depth, for layer decay."""

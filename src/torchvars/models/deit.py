@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from timm.models.vision_transformer import Block, VisionTransformer
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-from ..attention.tokens import resample
-from .backbone import ConvStem, attention_names, build_attention, grid_of, undecayed
+from .backbone import ConvStem, add_positions, attention_names, build_attention, grid_of, undecayed
+
+fx.wrap("add_positions")
 
 
 class DeiT(VisionTransformer):
@@ -59,8 +60,7 @@ class DeiT(VisionTransformer):
         )
 
     def _pos_embed(self, x: Tensor) -> Tensor:
-        grid = tuple(x.shape[1:3])
-        return self.pos_drop(x + resample(self.pos_embed, self.patch_embed.grid_size, grid).unflatten(1, grid))
+        return self.pos_drop(add_positions(x, self.pos_embed, self.patch_embed.grid_size))
 
     def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """Tokens behind the last block, (batch, N, dim)."""

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import torch
-from timm.layers import Mlp
-from torch import Tensor, nn
+from timm.layers import Mlp, calculate_drop_path_rates
+from torch import Tensor, fx, nn
 
-from ..attention.tokens import resample
-from .backbone import Backbone, Block, ConvStem, attention_names, build_attention, grid_of, initialize
+from .backbone import Backbone, Block, ConvStem, add_positions, attention_names, build_attention, grid_of, initialize
+
+fx.wrap("add_positions")
 
 
 class GFNetBlock(Block):
@@ -46,7 +47,7 @@ class GFNet(Backbone):
         drop_path_rate: float = 0.0,
     ):
         grid = grid_of(img_size, patch_size)
-        rates = torch.linspace(0, drop_path_rate, depth).tolist()
+        rates = calculate_drop_path_rates(drop_path_rate, depth)  # on the CPU, wherever the model is built
         blocks = [
             GFNetBlock(
                 dim,
@@ -73,6 +74,4 @@ class GFNet(Backbone):
         self.apply(initialize)
 
     def embed(self, images: Tensor) -> Tensor:
-        tokens = self.patch_embed(images)
-        grid = tuple(tokens.shape[1:3])
-        return tokens + resample(self.pos_embed, self.grid, grid).unflatten(1, grid)
+        return add_positions(self.patch_embed(images), self.pos_embed, self.grid)

@@ -2,9 +2,11 @@
 
 import difflib
 import json
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
+import torch
 from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
@@ -46,7 +48,8 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
             as it was trained there: "rvt_micro_vars_d.cifar10".
         pretrained: with the weights that come with the package, for the names that have some (torchvars list weights);
             with another `num_classes` the head is new.
-        options: of the backbone: num_classes, img_size, attention_options, drop_path_rate, ...
+        options: of the backbone: num_classes, img_size, attention_options, drop_path_rate, ...; also `device` and
+            `dtype`, in which it is built.
     """
     architecture, _, tag = name.partition(".")
     if architecture not in MODELS:
@@ -78,26 +81,33 @@ def _build(
     pretrained_cfg=None,
     pretrained_cfg_overlay: dict | None = None,
     cache_dir: str | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
     **options,
 ) -> nn.Module:
-    """A model by name; the words from `pretrained_cfg` to `cache_dir` are timm's, and no options of the model.
+    """A model by name; the words from `pretrained_cfg` to `dtype` are timm's, and no options of the model.
 
     `pretrained_cfg` may be the pictures it was trained on, where weights of that come with the package.
     """
     backbone, attention = MODELS[name]
     kind, arguments = BACKBONES[backbone]
-    constructor = kind
+    configured = lambda model: model  # noqa: E731
     if isinstance(pretrained_cfg, str) or (pretrained and not pretrained_cfg and not pretrained_cfg_overlay):
         from .weights import merged, read_config, set_layers  # which build models by their names
 
         folder = find_embedded(f"{name}.{pretrained_cfg}" if pretrained_cfg else name)
         config = read_config(folder)
         changed, options = options, merged(config["options"], options)
-        constructor = lambda **given: set_layers(kind(**given), config, folder, changed)  # noqa: E731
+        configured = partial(set_layers, config=config, folder=folder, changed=changed)
     elif not pretrained and not pretrained_cfg:
         pretrained_cfg = _cfg(name)  # not that of the weights which timm would take for it
+
+    def construct(**given) -> nn.Module:
+        with nullcontext() if device is None else torch.device(device):
+            return configured(kind(**given)).to(dtype=dtype)
+
     model = build_model_with_cfg(
-        constructor,
+        construct,
         name,
         pretrained,
         pretrained_cfg=pretrained_cfg,

@@ -6,8 +6,11 @@ import json
 import os
 import pickle
 import re
+import reprlib
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import safetensors
 import torch
@@ -19,12 +22,14 @@ from .. import __version__
 from ..attention import Reconstruction
 from ..attention.released import from_released
 from ..sparse import settings_of, solver_from
+from ..sparse.checks import is_number
 from .classifier import Classifier
 from .embedded import find_embedded
 from .registry import create
 from .rvt import RVT
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+MOST_STEPS = 10_000  # of a solver that a file may ask for: whoever shares a model cannot make others wait without end
 
 
 def save(
@@ -68,7 +73,8 @@ def save(
         "layers": layers_of(classifier.model),
         "torchvars": __version__,
     }
-    json.dumps(config)  # first: what cannot be written leaves what is there alone
+    json.dumps(config)  # first: what cannot be written, or read again, leaves what is there alone
+    _check_config(config, folder / CONFIG)
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
     config["sha256"] = digest(folder / WEIGHTS)
@@ -89,7 +95,7 @@ def load(folder: Path, **changed) -> Classifier:
     found = digest(folder / WEIGHTS)
     if config.get("sha256") not in (None, found):
         raise ValueError(f"{folder / WEIGHTS} is not the file that {CONFIG} was written for: its sha256 is {found}")
-    model = create(config["architecture"], **merged(config["options"], changed))
+    model = _built(config, folder / CONFIG, changed)
     head = state.get("head.weight")
     if "num_classes" in changed and head is not None and len(head) != model.num_classes:
         state = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
@@ -99,6 +105,8 @@ def load(folder: Path, **changed) -> Classifier:
     model.pretrained_cfg = {**model.pretrained_cfg, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
     model.default_cfg = model.pretrained_cfg
     classes = None if "num_classes" in changed else config.get("classes")
+    if classes is not None and len(classes) != model.num_classes:
+        _refuse(folder / CONFIG, "classes", classes, f"a name for each of the {model.num_classes} classes of the model")
     return Classifier(model, config["mean"], config["std"], classes).eval()
 
 
@@ -129,11 +137,26 @@ def set_layers(model: nn.Module, config: dict, folder: Path, changed: dict) -> n
     for name, settings in config.get("layers", {}).items():
         if name not in found:
             raise ValueError(f"{folder / CONFIG} does not fit the model: it has no layer {name} that reconstructs")
-        if "strength" not in told:
-            found[name].strength = settings["strength"]
-        if "solver" not in told:
-            found[name].solver = solver_from(settings["solver"])
+        try:
+            if "strength" not in told:
+                found[name].strength = settings["strength"]
+            if "solver" not in told:
+                found[name].solver = solver_from(settings["solver"])
+        except ValueError as error:
+            raise ValueError(f"{folder / CONFIG}: layers[{name!r}] is {settings}: {error}") from error
     return model
+
+
+def _built(config: dict, path: Path, changed: dict) -> nn.Module:
+    """The model that a configuration names, with some options changed."""
+    try:
+        return create(config["architecture"], **merged(config["options"], changed))
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        if changed:  # which may be to blame, and has no file
+            raise
+        raise ValueError(
+            f"{path}: options {config['options']} do not build {config['architecture']}: {error}"
+        ) from error
 
 
 def check_rebuilds(model: nn.Module) -> None:
@@ -360,10 +383,54 @@ def read_config(folder: Path) -> dict:
         config = json.loads(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} was not written by torchvars: it holds a {type(config).__name__}, expected an object")
     missing = [key for key in ("architecture", "options", "mean", "std") if key not in config]
     if missing:
         raise ValueError(f"{path} was not written by torchvars: it has no {', '.join(missing)}")
+    _check_config(config, path)
     return config
+
+
+def _check_config(config: dict, path: Path) -> None:
+    """A ValueError if a value of a configuration is not of its kind."""
+    if not isinstance(config["architecture"], str):
+        _refuse(path, "architecture", config["architecture"], "the name of a model")
+    if not isinstance(config["options"], dict):
+        _refuse(path, "options", config["options"], "an object with the options of the model")
+    channels = config["options"].get("in_chans", 3)
+    for key, fits in (("mean", is_number), ("std", lambda value: is_number(value) and value > 0)):
+        values = config[key]
+        if not isinstance(values, list) or len(values) != channels or not all(map(fits, values)):
+            kind = "positive numbers" if key == "std" else "numbers"
+            _refuse(path, key, values, f"a list of {channels} {kind}, one for each channel")
+    classes = config.get("classes")
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
+        _refuse(path, "classes", classes, "a list of names")
+    if classes is not None and len(set(classes)) < len(classes):
+        twice = next(each for each in classes if classes.count(each) > 1)
+        _refuse(path, "classes", classes, f"a name of its own for each class: {twice!r} is there twice")
+    layers = config.get("layers", {})
+    if not isinstance(layers, dict):
+        _refuse(path, "layers", layers, "an object with the settings of each layer by its name")
+    for name, settings in layers.items():
+        if not isinstance(settings, dict) or not {"strength", "solver"} <= settings.keys():
+            _refuse(path, f"layers[{name!r}]", settings, "an object with strength and solver")
+        _check_steps(settings["solver"], path, f"layers[{name!r}].solver")
+
+
+def _check_steps(settings: dict, path: Path, key: str) -> None:
+    if not isinstance(settings, dict):
+        _refuse(path, key, settings, "an object with the name and the settings of a solver")
+    for count in ("steps", "learned", "iterations"):
+        if is_number(settings.get(count)) and settings[count] > MOST_STEPS:
+            _refuse(path, f"{key}.{count}", settings[count], f"at most {MOST_STEPS}; in Python there is no such limit")
+    if "solver" in settings:
+        _check_steps(settings["solver"], path, f"{key}.solver")
+
+
+def _refuse(path: Path, key: str, came, expected: str) -> NoReturn:
+    raise ValueError(f"{path}: {key} is {reprlib.repr(came)}, expected {expected}")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -375,10 +442,17 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Aside, to the disk, then in its place: a reader sees the old file or the new one."""
+    """Aside, to the disk, then in its place: a reader sees the old file or the new one.
+
+    It may be read by whom the umask lets read it, whatever writes it: safetensors would let its owner alone.
+    """
     aside = path.with_name(path.name + ".part")
     try:
+        aside.unlink(missing_ok=True)  # which may be left of a process that was killed, with permissions of its own
+        aside.touch()
+        mode = stat.S_IMODE(aside.stat().st_mode)
         write(aside)
+        aside.chmod(mode)
         with aside.open("rb") as file:
             os.fsync(file.fileno())
         aside.replace(path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from .checks import not_negative, positive_or_none, setting
 from .problem import SparseCoding
 from .solvers import Solver
 
@@ -26,8 +27,12 @@ class NeuralDynamics(Solver):
     linear self-attention and its residual.
 
     Args:
+        alpha, beta, gamma: rates of the equations, zero or positive.
         time_step: the Euler step; None takes one at which no mode of the equations overshoots.
     """
+
+    alpha, beta, gamma = (setting(name, not_negative) for name in ("alpha", "beta", "gamma"))
+    time_step = setting("time_step", positive_or_none)
 
     def __init__(
         self,
@@ -86,7 +91,12 @@ class LCA(Solver):
         du/dt = P^T x - u - (P^T P - I) a
 
     It rests where a solves the problem.
+
+    Args:
+        time_step: the Euler step; None takes 1 / L, and 1 at most.
     """
+
+    time_step = setting("time_step", positive_or_none)
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from .checks import setting, whole
 from .once import once
 from .operators import Operator
 from .precision import precisely
@@ -27,6 +28,8 @@ class Equilibrium(Solver):
         iterations: of conjugate gradients on the support, at most, in the backward pass.
     """
 
+    iterations = setting("iterations", whole)
+
     def __init__(self, solver: Solver, iterations: int = 100):
         torch.nn.Module.__init__(self)
         self.solver = solver
@@ -38,6 +41,8 @@ class Equilibrium(Solver):
     def solve(self, problem: SparseCoding) -> Tensor:
         with torch.no_grad():
             code = self.solver.solve(problem)
+        if torch.jit.is_tracing():  # a trace knows the gradients of its own operations only
+            return code
         # Zero on the support, at the optimum; here it carries the graph of the operator, the signal and the strength.
         condition = problem.gradient(code) + problem.strength * code.sign()
         return _AtOptimum.apply(condition, code, problem.operator, self.iterations)
@@ -65,6 +70,11 @@ class Equilibrium(Solver):
     @tolerance.setter
     def tolerance(self, tolerance: float | None) -> None:
         self.solver.tolerance = tolerance
+
+    def __setattr__(self, name: str, value) -> None:
+        if name == "solver" and not isinstance(value, Solver):
+            raise ValueError(f"Equilibrium is of a solver: pass an object such as FISTA(steps=100), got {value!r}")
+        super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
         return f"iterations={self.iterations}"

@@ -285,8 +285,8 @@ class Joint(Operator):
                 direction, rest = part.principal()
                 a, b = 0, 0
                 for operator in (part, other):
-                    with torch.no_grad():
-                        mean, deviation = operator.moments(direction)
+                    with torch.no_grad():  # which torch.jit.trace does not see, but it sees detach
+                        mean, deviation = (moment.detach() for moment in operator.moments(direction))
                     a, b = a + mean, b + deviation
                 d = rest + other_bound
                 split = (a + d) / 2 + (((a - d) / 2).square() + b.square()).sqrt()

@@ -60,6 +60,10 @@ class SparseCoding:
 
 def check_strength(strength: float) -> float:
     """The strength, or a ValueError if it is no penalty."""
-    if not 0 <= strength < math.inf:
+    try:
+        fits = bool(0 <= strength < math.inf)
+    except (TypeError, RuntimeError):  # no number, or more than one
+        fits = False
+    if not fits:
         raise ValueError(f"strength must be zero or positive, and finite, got {strength}: it weighs the penalty |u|_1")
     return strength

@@ -33,23 +33,32 @@ def settings_of(solver: Solver) -> dict:
 
 def solver_from(settings: dict) -> Solver:
     """The solver that `settings_of` described."""
+    if not isinstance(settings, dict):
+        raise ValueError(
+            f"settings of a solver have a name and its arguments, as in {{'name': 'ista'}}, got {settings!r}"
+        )
     arguments = dict(settings)
     name = arguments.pop("name", None)
     if name == "equilibrium" and "solver" in arguments:
-        return Equilibrium(solver_from(arguments["solver"]), arguments["iterations"])
-    if name not in SOLVERS:
+        arguments["solver"] = solver_from(arguments["solver"])
+        _check_known(name, arguments, _arguments(Equilibrium))
+        return Equilibrium(**arguments)
+    if not isinstance(name, str) or name not in SOLVERS:
         raise ValueError(
             f"no solver named {name!r}: there are {', '.join(SOLVERS)}, and equilibrium around one of these"
         )
     learned = arguments.pop("learned", None) if name == "learned_ista" else None
-    unknown = set(arguments) - set(_arguments(SOLVERS[name]))
-    if unknown:
-        raise ValueError(f"{name} has no setting {', '.join(sorted(unknown))}: it has {_arguments(SOLVERS[name])}")
+    _check_known(name, arguments, _arguments(SOLVERS[name]))
     if learned is None:
         return SOLVERS[name](**arguments)
     solver = LearnedISTA(**{**arguments, "steps": learned})
-    solver.steps = arguments["steps"]
+    solver.steps = arguments.get("steps", solver.steps)
     return solver
+
+
+def _check_known(name: str, given: dict, known: list[str]) -> None:
+    if unknown := [key for key in given if key not in known]:
+        raise ValueError(f"{name} has no setting {', '.join(map(str, unknown))}: it has {known}")
 
 
 def _arguments(kind: type[Solver]) -> list[str]:

@@ -1,11 +1,13 @@
 """Solvers of the sparse coding problem by a few recurrent steps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from .checks import is_number, setting, whole
 from .problem import SparseCoding
 
 STARTS = {
@@ -22,6 +24,18 @@ STEP_SIZES = {
 }
 
 
+def check_name(setting: str, name: str, names: Iterable[str]) -> str:
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(f"{setting} must be one of {', '.join(names)}, got {name!r}")
+    return name
+
+
+def check_tolerance(name: str, tolerance: float | None) -> float | None:
+    if tolerance is not None and not (is_number(tolerance) and tolerance > 0):
+        raise ValueError(f"{name} must be None or a positive bound on the violation, got {tolerance}")
+    return tolerance
+
+
 class Solver(nn.Module, ABC):
     """Solves a `SparseCoding` problem; differentiating through it differentiates every step.
 
@@ -33,6 +47,10 @@ class Solver(nn.Module, ABC):
         tolerance: stop as soon as no code violates optimality by more than this. It reads the code at every step, so
             a layer with a tolerance does not compile to one graph.
     """
+
+    steps = setting("steps", whole)
+    start = setting("start", partial(check_name, names=STARTS))
+    tolerance = setting("tolerance", check_tolerance)
 
     def __init__(self, steps: int = 3, start: str = "analysis", tolerance: float | None = None):
         super().__init__()
@@ -58,36 +76,6 @@ class Solver(nn.Module, ABC):
     def begin(self, problem: SparseCoding) -> Tensor:
         return STARTS[self.start](problem)
 
-    @property
-    def steps(self) -> int:
-        return self._steps
-
-    @steps.setter
-    def steps(self, steps: int) -> None:
-        if isinstance(steps, bool) or int(steps) != steps or steps < 1:
-            raise ValueError(f"steps must be a whole number of at least 1, got {steps}")
-        self._steps = int(steps)
-
-    @property
-    def start(self) -> str:
-        return self._start
-
-    @start.setter
-    def start(self, start: str) -> None:
-        if start not in STARTS:
-            raise ValueError(f"start must be one of {', '.join(STARTS)}, got {start!r}")
-        self._start = start
-
-    @property
-    def tolerance(self) -> float | None:
-        return self._tolerance
-
-    @tolerance.setter
-    def tolerance(self, tolerance: float | None) -> None:
-        if tolerance is not None and not tolerance > 0:
-            raise ValueError(f"tolerance must be None or a positive bound on the violation, got {tolerance}")
-        self._tolerance = tolerance
-
     def extra_repr(self) -> str:
         return f"steps={self.steps}, start={self.start!r}, tolerance={self.tolerance}"
 
@@ -99,21 +87,13 @@ class ProximalGradient(Solver):
         step_size: how long the steps are, a key of `STEP_SIZES`.
     """
 
+    step_size = setting("step_size", partial(check_name, names=STEP_SIZES))
+
     def __init__(
         self, steps: int = 3, start: str = "analysis", tolerance: float | None = None, step_size: str = "spectral"
     ):
         super().__init__(steps, start, tolerance)
         self.step_size = step_size
-
-    @property
-    def step_size(self) -> str:
-        return self._step_size
-
-    @step_size.setter
-    def step_size(self, step_size: str) -> None:
-        if step_size not in STEP_SIZES:
-            raise ValueError(f"step_size must be one of {', '.join(STEP_SIZES)}, got {step_size!r}")
-        self._step_size = step_size
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, step_size={self.step_size!r}"

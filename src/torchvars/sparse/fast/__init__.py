@@ -28,10 +28,10 @@ def plain() -> Iterator[None]:
 
 
 def enabled() -> bool:
-    """Whether the fast forms are to be used here: not in `plain`, nor where a compiler, an exporter or a transform of
-    `torch.func` looks into them."""
-    looked_into = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return not _plain.get() and not looked_into
+    """Whether the fast forms are to be used here: not in `plain`, nor where a compiler, an exporter, `torch.jit.trace`
+    or a transform of `torch.func` looks into them."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return not (_plain.get() or traced or torch._C._are_functorch_transforms_active())
 
 
 def reconstruct(problem: SparseCoding, solver: Solver, reader: Operator | None = None) -> Tensor:

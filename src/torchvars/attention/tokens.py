@@ -1,12 +1,20 @@
 """What every attention does with tokens: check them, lay them on a grid, split them into heads, keep them precise."""
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 Grid = tuple[int, int]
+
+
+class Place(NamedTuple):
+    """Where tokens (batch, prefix + H W, dim) lie that come without their grid; None for what is not known."""
+
+    grid: Grid | None  # of the patches, as the model was built for
+    prefix: int | None  # class, register and distillation tokens before them
 
 
 def check_heads(dim: int, heads: int) -> int:

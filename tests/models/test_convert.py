@@ -1,7 +1,8 @@
-"""Attention put into models of timm and transformers, and taken out again."""
+"""Attention put into models of other libraries and of our own, and taken out again."""
 
 import copy
 import io
+import re
 import warnings
 
 import pytest
@@ -10,7 +11,21 @@ import torch
 from timm.layers import Attention as TimmAttention
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
-from transformers import DeiTConfig, DeiTForImageClassificationWithTeacher, ViTConfig, ViTForImageClassification
+from torchvision.models import VisionTransformer as TorchvisionVisionTransformer
+from transformers import (
+    CLIPConfig,
+    CLIPForImageClassification,
+    CLIPTextConfig,
+    CLIPTextModel,
+    DeiTConfig,
+    DeiTForImageClassificationWithTeacher,
+    Dinov2Config,
+    Dinov2ForImageClassification,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 import torchvars
 from torchvars.attention import Reconstruction
@@ -18,7 +33,7 @@ from torchvars.models.convert import TARGETS, Interpolated, convert, restore, se
 from torchvars.sparse import FISTA
 
 # Whole conversions to filters are warned of, and are what is tested here.
-pytestmark = pytest.mark.filterwarnings("ignore:with vars_s:UserWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:with vars_s:UserWarning"), pytest.mark.usefixtures("one_thread")]
 
 DIM, HEADS, DEPTH, PATCHES = 24, 3, 3, 16
 NAMES = [f"blocks.{index}.attn" for index in range(DEPTH)]
@@ -29,38 +44,55 @@ def timm_vit(**options):
     return VisionTransformer(**{**sizes, **options})
 
 
-def without_class_token():
-    return timm_vit(class_token=False, global_pool="avg")
-
-
-def with_registers():
-    return timm_vit(reg_tokens=2)
-
-
-def of_transformers(model, config, implementation):
+def of_transformers(model, config, implementation="sdpa", **options):
     config = config(
         image_size=32,
         patch_size=8,
         hidden_size=DIM,
-        num_hidden_layers=DEPTH,
+        num_hidden_layers=2,
         num_attention_heads=HEADS,
         intermediate_size=32,
         num_labels=5,
         attn_implementation=implementation,
+        **options,
     )
     return model(config)
 
 
+def clip():
+    sizes = {"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": 32}
+    vision = {**sizes, "image_size": 32, "patch_size": 8}
+    return CLIPForImageClassification(CLIPConfig(vision_config=vision, text_config=sizes, num_labels=5))
+
+
+def torchvision_vit():
+    return TorchvisionVisionTransformer(
+        image_size=32, patch_size=8, num_layers=2, num_heads=HEADS, hidden_dim=DIM, mlp_dim=32, num_classes=5
+    )
+
+
+def ours(backbone, **options):
+    return torchvars.create(f"{backbone}_micro_softmax", img_size=32, num_classes=5, **options)
+
+
 MODELS = {
-    "timm": timm_vit,
-    "timm without class token": without_class_token,
-    "timm with registers": with_registers,
-    "timm without biases": lambda: timm_vit(qkv_bias=False, proj_bias=False),
+    "timm": lambda: timm_vit(depth=2),
+    "timm without class token": lambda: timm_vit(depth=2, class_token=False, global_pool="avg"),
+    "timm with registers": lambda: timm_vit(depth=2, reg_tokens=2),
+    "timm without biases": lambda: timm_vit(depth=2, qkv_bias=False, proj_bias=False),
+    "torchvision": torchvision_vit,
+    "our deit": lambda: ours("deit", embed_dim=DIM, num_heads=HEADS, depth=2),
+    "our rvt": lambda: ours("rvt", widths=(8,), heads=(HEADS,), depths=(2,)),
     "vit eager": lambda: of_transformers(ViTForImageClassification, ViTConfig, "eager"),
-    "vit sdpa": lambda: of_transformers(ViTForImageClassification, ViTConfig, "sdpa"),
-    "deit eager": lambda: of_transformers(DeiTForImageClassificationWithTeacher, DeiTConfig, "eager"),
-    "deit sdpa": lambda: of_transformers(DeiTForImageClassificationWithTeacher, DeiTConfig, "sdpa"),
+    "vit sdpa": lambda: of_transformers(ViTForImageClassification, ViTConfig),
+    "deit": lambda: of_transformers(DeiTForImageClassificationWithTeacher, DeiTConfig),
+    "clip": clip,
+    "dinov2": lambda: of_transformers(Dinov2ForImageClassification, Dinov2Config),
+    "dinov2 with registers": lambda: of_transformers(
+        Dinov2WithRegistersForImageClassification, Dinov2WithRegistersConfig, num_register_tokens=2
+    ),
 }
+CALLED = ("timm", "torchvision", "our rvt", "vit eager")  # one for each way in which an attention is called
 
 
 def shaken(model):
@@ -71,7 +103,7 @@ def shaken(model):
     return model.eval()
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=CALLED)
 def model(request):
     return shaken(MODELS[request.param]())
 
@@ -91,12 +123,20 @@ def logits(model, images):
     return output if isinstance(output, torch.Tensor) else output.logits
 
 
+def call(layer, tokens):
+    """The output of an attention, however it is called."""
+    output = layer(tokens, tokens, tokens) if hasattr(layer, "batch_first") else layer(tokens)
+    return output[0] if isinstance(output, tuple) else output
+
+
 def assert_same(one, other):
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_target_runs_and_learns_in_every_model(model, images, target):
+@pytest.mark.parametrize("name", MODELS)
+def test_every_target_runs_and_learns_in_every_model(name, images, target):
+    model = shaken(MODELS[name]())
     before = logits(model, images)
     assert convert(model, target) is model
     output = logits(model, images)
@@ -152,8 +192,7 @@ def test_transformers_projections_are_carried(bias):
     assert_same(layer.proj(tokens), source.o_proj(tokens))
 
 
-@pytest.mark.parametrize("interpolate", [False, True])
-@pytest.mark.parametrize("target", ["vars_d", "vars_sd"])
+@pytest.mark.parametrize(("target", "interpolate"), [("vars_d", True), ("vars_sd", False)])
 def test_restoring_is_exact_whatever_became_of_the_new_layers(model, images, target, interpolate):
     before, state = logits(model, images), copy.deepcopy(model.state_dict())
     convert(model, target, interpolate=interpolate)
@@ -179,7 +218,14 @@ def test_the_original_is_neither_trained_nor_saved_twice(vit):
 
 @pytest.mark.parametrize(
     ("layers", "expected"),
-    [(None, [0, 1, 2]), ([0, 2], [0, 2]), ([-1], [2]), (["blocks.1.attn"], [1]), ([0, "blocks.2.attn", -3], [0, 2])],
+    [
+        (None, [0, 1, 2]),
+        ([0, 2], [0, 2]),
+        ([-1], [2]),
+        (["blocks.1.attn"], [1]),
+        ("blocks.1.attn", [1]),
+        ([0, "blocks.2.attn", -3, 2], [0, 2]),
+    ],
 )
 def test_layers_are_chosen_by_index_or_name(vit, layers, expected):
     convert(vit, "vars_d", layers=layers)
@@ -221,7 +267,7 @@ def test_interpolation_starts_exactly_at_the_original(model, images):
     assert_same(output, before)
     output.square().sum().backward()
     layers = [module for module in model.modules() if isinstance(module, Interpolated)]
-    assert len(layers) == DEPTH
+    assert len(layers) > 1
     assert all(layer.share.grad.abs() > 0 for layer in layers)
     assert all(parameter.grad.abs().sum() == 0 for layer in layers for parameter in layer.mixer.parameters())
     model.zero_grad()
@@ -233,7 +279,7 @@ def test_interpolation_starts_exactly_at_the_original(model, images):
             assert parameter.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("target", ["vars_d", "vars_sd", "softmax"])
+@pytest.mark.parametrize("target", ["vars_sd", "softmax"])
 def test_interpolation_ends_exactly_at_the_plain_conversion(model, images, target):
     plain = convert(copy.deepcopy(model), target)
     convert(model, target, interpolate=True)
@@ -278,22 +324,27 @@ def test_the_class_token_hears_from_the_patches(model, target):
     tokens = torch.randn(1, PATCHES + 2, DIM)
     other = tokens.clone()
     other[:, -1] = torch.randn(DIM)
-    one, other = (out[0] if isinstance(out, tuple) else out for out in (layer(tokens), layer(other)))
+    one, other = call(layer, tokens), call(layer, other)
     assert (one - other).abs().amax(-1).min() > 1e-6
 
 
 @pytest.mark.parametrize("target", ["vars_s", "vars_sd"])
-@pytest.mark.parametrize(("name", "prefix"), [("timm", 1), ("timm with registers", 3), ("deit sdpa", 2)])
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [("timm", 1), ("timm with registers", 3), ("torchvision", 1), ("deit", 2), ("dinov2 with registers", 3)],
+)
 def test_filters_leave_the_prefix_tokens_to_themselves(name, prefix, target):
     model = shaken(MODELS[name]())
-    original = next(module for module in model.modules() if type(module).__name__ in ("Attention", "DeiTAttention"))
     convert(model, target)
     layer = next(module for module in model.modules() if hasattr(module, "replaced"))
+    (original,) = layer.replaced
     tokens = torch.randn(2, prefix + PATCHES, DIM)
-    output = layer(tokens)
-    output = output[0] if isinstance(output, tuple) else output
+    output = call(layer, tokens)
     if isinstance(original, TimmAttention):
         expected = original.proj(original.qkv(tokens)[..., 2 * DIM :])
+    elif isinstance(original, nn.MultiheadAttention):
+        weight, bias = original.in_proj_weight[2 * DIM :], original.in_proj_bias[2 * DIM :]
+        expected = original.out_proj(tokens @ weight.T + bias)
     else:
         expected = original.o_proj(original.v_proj(tokens))
     torch.testing.assert_close(output[:, :prefix], expected[:, :prefix])
@@ -325,6 +376,7 @@ def test_filters_take_the_grid_of_the_model():
     assert model[0].blocks[0].attn.mixer.dictionary.grid == (8, 2)
 
 
+@pytest.mark.filterwarnings("ignore:this model takes pictures of any shape:UserWarning")
 def test_filters_work_on_pictures_of_another_size():
     model = shaken(timm_vit(dynamic_img_size=True))
     convert(model, "vars_sd")
@@ -365,12 +417,22 @@ def test_copies_and_saved_states_are_the_same_model(model, images, interpolate):
     assert_same(logits(fresh, images), expected)
 
 
-@pytest.mark.parametrize(("target", "interpolate"), [("vars_d", False), ("vars_s", True)])
-def test_a_converted_model_compiles_to_one_graph(images, target, interpolate):
+@pytest.mark.parametrize(
+    ("name", "target", "interpolate"),
+    [
+        ("torchvision", "softmax", True),
+        ("vit sdpa", "softmax", False),
+        pytest.param("timm", "vars_d", False, marks=pytest.mark.slow),
+        pytest.param("timm", "vars_s", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_converted_layer_compiles_to_one_graph(name, target, interpolate):
     torch.compiler.reset()
-    model = convert(shaken(timm_vit(depth=1)), target, interpolate=interpolate)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-4)
+    model = convert(shaken(MODELS[name]()), target, layers=[0], interpolate=interpolate)
+    layer = next(module for module in model.modules() if hasattr(module, "replaced"))
+    tokens = torch.randn(2, PATCHES + 1, DIM)
+    compiled = torch.compile(call, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(layer, tokens), call(layer, tokens), rtol=1e-4, atol=1e-4)
 
 
 class Other(TimmAttention):
@@ -382,8 +444,8 @@ class Other(TimmAttention):
     ("model", "message"),
     [
         (
-            lambda: nn.Sequential(nn.MultiheadAttention(8, 2), nn.Linear(8, 8)),
-            r"made of torch\.\S*\.MultiheadAttention: supported",
+            lambda: CLIPTextModel(CLIPTextConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1)),
+            r"made of transformers\.\S*\.CLIPAttention: supported",
         ),
         (
             lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
@@ -391,7 +453,7 @@ class Other(TimmAttention):
         ),
         (
             lambda: nn.Sequential(Other(8, 2)),
-            r"made of \S*\.Other: .* timm\.\S*\.Attention, and ViT and DeiT of transf",
+            r"made of \S*\.Other: supported are .* timm's Attention, .* of transformers 5",
         ),
     ],
 )
@@ -406,6 +468,12 @@ def test_targets_without_such_projections_are_refused(vit, target):
         ValueError, match=f"cannot convert to '{target}': .* fit vars_d, vars_s, vars_sd, performer, so"
     ):
         convert(vit, target)
+
+
+@pytest.mark.parametrize("layers", [[], ()])
+def test_no_layers_are_refused(vit, layers):
+    with pytest.raises(ValueError, match=rf"layers={re.escape(str(layers))} chooses none of the 3 self-attentions"):
+        convert(vit, layers=layers)
 
 
 @pytest.mark.parametrize("layers", [[3], [-4], ["blocks.7.attn"], [0, "head"]])
@@ -444,8 +512,7 @@ def test_shares_outside_the_interval_are_refused(vit):
             set_share(vit, share)
 
 
-@pytest.mark.parametrize("interpolate", [False, True])
-@pytest.mark.parametrize("target", ["vars_d", "vars_s"])
+@pytest.mark.parametrize(("target", "interpolate"), [("vars_d", True), ("vars_s", False)])
 def test_masks_are_refused(vit, target, interpolate):
     convert(vit, target, interpolate=interpolate)
     tokens = torch.randn(1, PATCHES + 1, DIM)
@@ -475,11 +542,117 @@ def test_filters_need_to_know_which_tokens_are_patches():
 
 
 @pytest.mark.parametrize(
-    ("attention", "dynamic", "told"), [("vars_s", True, 1), ("vars_s", False, 0), ("vars_d", True, 0)]
+    ("model", "attention", "told"),
+    [
+        (lambda: timm_vit(dynamic_img_size=True), "vars_s", 1),
+        (timm_vit, "vars_s", 0),
+        (lambda: timm_vit(dynamic_img_size=True), "vars_d", 0),
+        (MODELS["our deit"], "vars_s", 0),  # its tokens say their grid
+    ],
 )
-def test_pictures_of_any_shape_and_filters_do_not_go_together(attention, dynamic, told):
-    model = timm.create_model("test_vit", dynamic_img_size=dynamic)
+def test_pictures_of_any_shape_and_filters_do_not_go_together(model, attention, told):
+    model = model()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torchvars.convert(model, attention, layers=[0])
     assert sum("pictures of any shape" in str(each.message) for each in caught) == told
+
+
+@pytest.mark.parametrize("target", ["vars_sd", "softmax"])
+def test_what_was_frozen_stays_frozen_and_what_is_new_is_trained(model, target):
+    model.requires_grad_(False)
+    with torch.no_grad():
+        convert(model, target, interpolate=True)
+    new = ("filters", "share")
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad is name.endswith(new), name
+
+
+def test_queries_values_and_biases_are_frozen_each_by_itself(images):
+    model = MODELS["vit sdpa"]()
+    attention = next(module for module in model.modules() if type(module).__name__ == "ViTAttention")
+    attention.q_proj.weight.requires_grad_(False)
+    attention.o_proj.bias.requires_grad_(False)
+    convert(model, "vars_d", layers=[0])
+    layer = next(module for module in model.modules() if isinstance(module, Reconstruction))
+    frozen = {name for name, parameter in layer.named_parameters() if not parameter.requires_grad}
+    assert frozen == {"dictionary.query.weight", "proj.bias"}
+    convert(restore(model), "softmax", layers=[0])  # one matrix for all: trained if any was
+    assert model.get_parameter("vit.layers.0.attention.mixer.qkv.weight").requires_grad
+
+
+def encoder(batch_first):
+    layer = nn.TransformerEncoderLayer(DIM, 2, 32, batch_first=batch_first)
+    return shaken(nn.TransformerEncoder(layer, 2, enable_nested_tensor=batch_first))
+
+
+@pytest.mark.parametrize("grad", [True, False])  # without it, torch takes a faster way if it can
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("interpolate", [True, False])
+def test_the_encoder_of_torch_is_converted(batch_first, interpolate, grad):
+    model, tokens = encoder(batch_first), torch.randn(2, 5, DIM)
+    with torch.set_grad_enabled(grad):
+        expected = model(tokens)
+        convert(model, "softmax", interpolate=interpolate)
+        torch.testing.assert_close(model(tokens), expected, rtol=1e-4, atol=1e-4)
+        convert(restore(model), "vars_d", layers=[1], interpolate=interpolate)
+        if interpolate:
+            set_share(model, 1)
+        assert (model(tokens) - expected).abs().max() > 1e-3
+        layers = [layer for layer in model.modules() if isinstance(layer, Reconstruction)]
+        with torchvars.inspect(model) as seen:
+            model(tokens)
+    assert len(layers) == 1
+    batch, count = (2, 5) if batch_first else (5, 2)
+    assert next(iter(seen.values())).signal.shape[::2] == (batch, count)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("interpolate", [True, False])
+def test_padding_and_masks_are_refused_in_the_encoder_of_torch(interpolate, frozen):
+    model, tokens = encoder(True).requires_grad_(not frozen), torch.randn(2, 5, DIM)
+    convert(model, interpolate=interpolate)
+    padding = torch.zeros(2, 5, dtype=torch.bool)
+    padding[0, -1] = True
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad), pytest.raises(ValueError, match="key_padding_mask must be None"):
+            model(tokens, src_key_padding_mask=padding)
+    with pytest.raises(ValueError, match="attn_mask must be None"):
+        model(tokens, mask=torch.full((5, 5), -torch.inf).triu(1))
+
+
+def test_attention_between_two_sequences_is_refused():
+    model = nn.Sequential(nn.MultiheadAttention(DIM, HEADS, batch_first=True))
+    convert(model)
+    tokens = torch.randn(1, 5, DIM)
+    with pytest.raises(ValueError, match="self-attention only: query, key and value have to be one tensor"):
+        model[0](tokens, tokens + 1, tokens + 1)
+    model = nn.Sequential(nn.MultiheadAttention(DIM, HEADS, kdim=8))
+    with pytest.raises(ValueError, match="0 has kdim or vdim: attention to anything but its own tokens"):
+        convert(model)
+    model = nn.Sequential(nn.MultiheadAttention(DIM, HEADS, add_bias_kv=True, add_zero_attn=True))
+    with pytest.raises(ValueError, match="0 has add_bias_kv, add_zero_attn"):
+        convert(model)
+
+
+def test_one_sequence_without_a_batch_is_taken():
+    model = shaken(nn.Sequential(nn.MultiheadAttention(DIM, HEADS)))
+    tokens = torch.randn(5, DIM)
+    expected, _ = model[0](tokens, tokens, tokens)
+    convert(model, "softmax")
+    torch.testing.assert_close(model[0](tokens, tokens, tokens)[0], expected)
+
+
+def test_the_text_tower_of_clip_is_left_alone():
+    model = clip()
+    convert(model, "vars_d")
+    assert all("vision" in name for name, module in model.named_modules() if isinstance(module, Reconstruction))
+
+
+@pytest.mark.parametrize(("block", "grid"), [(0, (4, 6)), (1, (2, 3))])
+def test_filters_in_a_model_of_ours_take_the_grid_of_their_stage(block, grid):
+    model = torchvars.create("rvt_micro_softmax", img_size=(32, 48), widths=(8, 8), heads=(1, 2), depths=(1, 1))
+    convert(model, "vars_s")
+    assert model.blocks[block].attn.dictionary.grid == grid
+    assert torch.isfinite(model(torch.randn(2, 3, 32, 48))).all()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file
@@ -395,6 +396,23 @@ def test_weights_to_begin_with_keep_the_options_that_are_not_changed(pictures, t
     built = loop.build(recipe, open_source(str(pictures), "train")).model
     assert built.origin["options"]["attention_options"] == {"centered": True, "normalize": True}
     assert built.blocks[0].attn.dictionary.centered
+
+
+def test_a_converted_model_is_fine_tuned(pictures, tmp_path):
+    """The recipe names the model that was converted, and the run ends with a folder of a converted one."""
+    name, options = "timm:test_vit", {"img_size": 16, "depth": 1}
+    model = torchvars.convert(timm.create_model("test_vit", **options), "vars_d", strength=0.2)
+    model.origin = {"name": name, "options": options}
+    torchvars.Classifier(model).save_pretrained(tmp_path / "saved")
+    recipe = replace(RECIPE, model=name, initial=str(tmp_path / "saved"), patch_size=None, epochs=1, warmup_epochs=0)
+    train(recipe, settings(pictures, tmp_path / "run", max_steps=1))
+    tuned = torchvars.Classifier.from_pretrained(tmp_path / "run" / "weights")
+    assert tuned.classes == ("blue", "red")
+    assert tuned.model.blocks[-1].attn.strength == 0.2
+    changed, before = tuned.model.blocks[-1].attn.value.weight, model.blocks[-1].attn.value.weight
+    assert 0 < (changed - before).abs().max() < 0.1
+    with pytest.raises(ValueError, match=f"or this one with --model {name}"):
+        loop.build(replace(recipe, model="rvt_micro_vars_d"), open_source(str(pictures), "train"))
 
 
 def test_weights_to_begin_with_are_of_the_same_model(tmp_path):

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, fx, nn
 
-from .tokens import Grid, check_heads, check_tokens
+from .tokens import Grid, Place, check_heads, check_tokens
 
 
 class Attention(nn.Module, ABC):
@@ -12,6 +12,8 @@ class Attention(nn.Module, ABC):
 
     Tokens come as (batch, N, dim) with their grid (H, W), or as (batch, H, W, dim), which says it by its shape.
     """
+
+    place: Place | None = None  # of tokens that come without a grid; set by `torchvars.convert`
 
     def __init__(self, dim: int, heads: int = 1):
         super().__init__()

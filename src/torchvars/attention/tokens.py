@@ -3,12 +3,20 @@
 import math
 from collections.abc import Callable
 from numbers import Integral
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 Grid = tuple[int, int]
+
+
+class Place(NamedTuple):
+    """Where tokens (batch, prefix + H W, dim) lie that come without their grid; None for what is not known."""
+
+    grid: Grid | None  # of the patches, as the model was built for
+    prefix: int | None  # class, register and distillation tokens before them
 
 
 def check_heads(dim: int, heads: int) -> int:

@@ -1,5 +1,6 @@
 """What the attentions of a model make of pictures, to be looked at."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from .base import Attention
 from .inspect import inspect
 from .modes import evaluating
+from .tokens import Grid, Place
 
 
 class Views(NamedTuple):
@@ -23,37 +25,61 @@ class Views(NamedTuple):
 def look(model: nn.Module, pixels: Tensor) -> Views:
     """Sparsity and energy of every attention on a few pictures, in evaluation mode.
 
-    The energy is that of the reconstruction, or of the output where nothing is reconstructed.
+    The energy is that of the reconstruction, or of the output where nothing is reconstructed. Class, register and
+    distillation tokens of a converted model are left out. Patches that come without their grid are taken for the one
+    that the model was built for, if they are as many, else for a square.
 
     Raises:
-        ValueError: a layer does not know the grid of its tokens, as in a converted model of timm.
+        ValueError: the grid of the patches is not known.
     """
-    outputs = {}
+    outputs, grids = {}, {}
 
     def note(name: str) -> Callable:
-        def hook(layer: nn.Module, tokens: tuple, output: Tensor) -> None:
-            if output.ndim == 4:  # (batch, H, W, dim)
-                outputs[name] = output.float().norm(dim=-1)
+        def hook(layer: Attention, args: tuple, kwargs: dict, output: Tensor) -> None:
+            grids[name] = _find_grid(name, layer, output, kwargs.get("grid", args[1] if len(args) > 1 else None))
+            energy = output.float().norm(dim=-1)
+            outputs[name] = energy if output.ndim == 4 else _on_grid(energy, grids[name])
 
         return hook
 
     attentions = {name: layer for name, layer in model.named_modules() if isinstance(layer, Attention)}
-    hooks = [layer.register_forward_hook(note(name)) for name, layer in attentions.items()]
+    hooks = [layer.register_forward_hook(note(name), with_kwargs=True) for name, layer in attentions.items()]
     try:
         with evaluating(model), inspect(model) as layers:
             model(pixels)
     finally:
         for hook in hooks:
             hook.remove()
-    if missing := [name for name in layers if name not in outputs]:
-        raise ValueError(
-            f"{missing[0]} is given tokens without their grid, so that there is nothing to draw: take a model of "
-            "torchvars.create, whose layers pass on (batch, H, W, dim)"
-        )
     steps = {}
     for name, layer in layers.items():
         codes = attentions[name].solver.trajectory(layer.problem)
         reconstructions = [layer.operator.synthesize(code) for code in codes]
-        steps[name] = [each.norm(dim=(1, 3)).unflatten(-1, outputs[name].shape[1:]) for each in reconstructions]
+        steps[name] = [_on_grid(each.norm(dim=(1, 3)), grids[name]) for each in reconstructions]
     energy = outputs | {name: energies[-1] for name, energies in steps.items()}
     return Views({name: layer.sparsity.item() for name, layer in layers.items()}, energy, steps)
+
+
+def _find_grid(name: str, layer: Attention, output: Tensor, told: Grid | None) -> Grid:
+    """The grid of the patches among the tokens of a layer: by their shape, as it was told, or by their number."""
+    if output.ndim == 4:
+        return tuple(output.shape[1:3])
+    if told is not None:
+        return tuple(told)
+    built_for, prefix = layer.place or Place(None, 0)
+    if prefix is None:
+        raise ValueError(f"{name} is not told how many tokens come before the patches, so that it cannot be drawn")
+    count = output.shape[1] - prefix
+    if built_for is not None and math.prod(built_for) == count:
+        return built_for
+    side = math.isqrt(max(count, 0))
+    if side == 0 or side * side != count:
+        raise ValueError(
+            f"{name} is given {count} patches without their grid, and no square, so that they cannot be drawn: show "
+            "pictures of the size the model was built for"
+        )
+    return side, side
+
+
+def _on_grid(energy: Tensor, grid: Grid) -> Tensor:
+    """Energies of tokens (batch, prefix + H W) -> those of the patches, (batch, H, W)."""
+    return energy[:, -math.prod(grid) :].unflatten(-1, grid)

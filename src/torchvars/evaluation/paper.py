@@ -32,7 +32,7 @@ PAPER = {
 
 def paper_row(model: dict) -> dict | None:
     """The row of a model as `Results` describes it, if it is one of the paper's and was asked as that was."""
-    if model.get("solving") or model.get("size") != 224:
+    if model.get("solving") or model.get("conversion") or model.get("size") != 224:
         return None
     name = model.get("architecture") or model["name"].partition(".")[0]
     return PAPER.get(name.removesuffix("_released"))

@@ -8,6 +8,8 @@ from torch import nn
 
 from ..attention import Reconstruction
 from ..models.classifier import Classifier
+from ..models.convert import conversion_of
+from ..models.origin import origin_of
 from ..models.peers import class_names, open_classifier, own_size
 from ..models.weights import layers_of
 from ..sparse import SOLVERS
@@ -25,11 +27,12 @@ class Subject:
     sha256: str  # of its weights
     architecture: str | None = None  # "rvt_tiny_vars_d", "timm:resnet50"
     layers: dict[str, dict] = field(default_factory=dict)  # strength and solver of its VARS layers, as it came
+    conversion: dict | None = None  # which layers were converted, and to what
 
     def describe(self) -> dict:
         """What tells it apart from other models."""
         parameters = sum(parameter.numel() for parameter in self.classifier.parameters())
-        known = {"architecture": self.architecture, "layers": self.layers}
+        known = {"architecture": self.architecture, "layers": self.layers, "conversion": self.conversion}
         return {
             "name": self.name,
             "sha256": self.sha256,
@@ -71,18 +74,16 @@ def subject_of(name: str, classifier: Classifier, size: int | None = None) -> Su
         )
     if size is not None:
         check_size(name, classifier, size)
-    if origin := getattr(classifier.model, "origin", None):
-        architecture = origin["name"]
-    else:
-        architecture = name.partition(".")[0] if name.startswith("timm:") else None  # timm tells weights apart by a dot
+    origin = origin_of(classifier.model)
     return Subject(
         name,
         classifier,
         own_size(classifier.model) if size is None else size,
         class_names(classifier),
         digest_weights(classifier),
-        architecture,
+        None if origin is None else origin["name"],
         layers_of(classifier.model),
+        conversion_of(classifier.model),
     )
 
 

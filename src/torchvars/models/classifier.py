@@ -7,6 +7,8 @@ import torch
 from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
+from .origin import count_classes
+
 HUB_OPTIONS = ("revision", "token", "cache_dir", "force_download", "local_files_only", "subfolder", "endpoint")
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -18,7 +20,8 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
     huggingface_hub; a folder holds config.json, model.safetensors and a model card.
 
     Args:
-        model: normalised images -> logits. Its `pretrained_cfg`, where it has one, says the mean and deviation.
+        model: normalised images -> logits, or an object with `logits`, as models of transformers return it. Its
+            `pretrained_cfg`, where it has one, says the mean and deviation.
         mean, std: of each channel of the pictures it was trained on.
         classes: what the logits stand for, where that is known: names of folders, such as n01440764.
     """
@@ -43,7 +46,7 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
                 f"the model takes {channels} channels, and there are means of {len(mean)}: pass mean and std"
             )
         self.classes = None if classes is None else tuple(classes)
-        found = getattr(model, "num_classes", None)
+        found = count_classes(model)
         if self.classes is not None and found not in (None, len(self.classes)):
             raise ValueError(f"the model has {found} classes, but {len(self.classes)} were named")
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
@@ -53,7 +56,7 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
         """Pixels (batch, channels, height, width) in [0, 1] -> logits (batch, classes)."""
         if not pixels.is_floating_point():
             raise ValueError(f"pixels must be floating and in [0, 1], got {pixels.dtype}: divide by 255")
-        return self.model((pixels - self.mean.to(pixels.dtype)) / self.std.to(pixels.dtype))
+        return run_model(self.model, (pixels - self.mean.to(pixels.dtype)) / self.std.to(pixels.dtype))
 
     def save_pretrained(
         self, save_directory: str | Path, *, results: list[dict] | None = None, push_to_hub: bool = False, **hub
@@ -80,3 +83,16 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
 
         of_hub = {name: options.pop(name) for name in HUB_OPTIONS if name in options}
         return load(resolve(pretrained_model_name_or_path, **of_hub), **options)
+
+
+def run_model(model: nn.Module, images: Tensor) -> Tensor:
+    """The logits of a model, which may return them in an object, as models of transformers do."""
+    output = model(images)
+    if isinstance(output, Tensor):
+        return output
+    if not hasattr(output, "logits"):
+        raise ValueError(
+            f"{type(model).__name__} returns {type(output).__name__} without logits: take a model with a "
+            "classification head, such as those of transformers.AutoModelForImageClassification"
+        )
+    return output.logits

@@ -17,24 +17,16 @@ picture: a head that reads it needs some layers left as they are (`layers`), or 
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
-from timm.layers import to_2tuple
-from timm.models.vision_transformer import Attention as TimmAttention
 from torch import Tensor, nn
 
 from ..attention import Attention, Dynamic, Softmax, Static, create
-from ..attention.tokens import Grid
+from ..attention.tokens import Place
+from .selfattention import SUPPORTED, Placed, Projection, Source, class_path, is_known, read
 
 # The released forms and global_filter are not here: they were not made of a self-attention's projections.
 TARGETS = ("vars_d", "vars_s", "vars_sd", "performer", "softmax")
-
-# Self-attentions of transformers, known by name so that transformers need not be there, and their prefix tokens.
-TRANSFORMERS = {
-    "transformers.models.vit.modeling_vit.ViTAttention": 1,
-    "transformers.models.deit.modeling_deit.DeiTAttention": 2,
-}
 
 
 def convert(
@@ -45,13 +37,16 @@ def convert(
     interpolate: bool = False,
     **options,
 ) -> nn.Module:
-    """Replaces self-attention of a timm or transformers ViT, in place; `restore` undoes it.
+    """Replaces self-attention of a vision transformer, in place; `restore` undoes it.
 
-    The originals are set aside, neither trained nor in the state dict. A saved state of the converted model is loaded
-    into a model converted in the same way. Dropout inside the originals is not carried over.
+    The originals are set aside, neither trained nor in the state dict. Projections that were frozen stay so; what is
+    new is trained. Dropout inside the originals is not carried over. `Classifier(model).save_pretrained(folder)` saves
+    a converted model of timm, of transformers or of `torchvars.create` with its conversion; a saved state of any other
+    is loaded into a model converted in the same way.
 
     Args:
-        model: holds timm's `Attention`, or transformers' `ViTAttention` or `DeiTAttention`.
+        model: holds self-attention of torchvars (softmax, performer), timm's `Attention`, `torch.nn.MultiheadAttention`
+            as in torchvision's ViT, or attention of transformers' ViT, DeiT, CLIP or DINOv2.
         attention: one of `TARGETS`.
         layers: which of the self-attentions, by index in order or by name; all if None.
         interpolate: start at the original attention and move to the new one, see `Interpolated`.
@@ -62,16 +57,18 @@ def convert(
         raise ValueError(f"cannot convert to {attention!r}: pretrained projections fit {', '.join(TARGETS)}")
     if any(hasattr(module, "replaced") for module in model.modules()):
         raise ValueError("this model is converted already: call restore(model) first")
-    found = {name: module for name, module in model.named_modules() if name and _supported(module)}
+    found = {name: module for name, module in model.named_modules() if name and is_known(module)}
     if not found:
         raise ValueError(_nothing_found(model))
     # All are built before any is placed: an error leaves the model as it was.
     replacements = {}
+    conversion = {"attention": attention, "options": options, "interpolate": interpolate}
     for name in _chosen(list(found), layers):
         replacement = _replacement(read(model, name), attention, options)
         if interpolate:
             replacement = Interpolated(found[name], replacement)
         replacement.replaced = (found[name],)  # in a tuple, so that it is not registered as a submodule
+        replacement.conversion = copy.deepcopy(conversion)
         replacements[name] = replacement.train(found[name].training)
     if len(replacements) == len(found) and all(
         isinstance(each, Placed) and each.prefix for each in replacements.values()
@@ -81,9 +78,9 @@ def convert(
             "reads one sees no picture; leave some layers as they are (layers=[...]) or pool over patches",
             stacklevel=2,
         )
-    if any(map(_has_filters, replacements.values())) and any(
-        getattr(part, "dynamic_img_size", False) for part in model.modules()
-    ):
+    # Blocks of our own say the grid of their tokens by their shape.
+    told = all(isinstance(each, Attention) for each in found.values())
+    if any(map(_has_filters, replacements.values())) and not told and _takes_any_shape(model):
         warnings.warn(
             f"this model takes pictures of any shape, and {attention} is not told which: patches as many as it was "
             "built for are taken for that grid, others for a square; show it pictures of one shape, or take vars_d",
@@ -99,11 +96,36 @@ def restore(model: nn.Module) -> nn.Module:
     converted = {name: module for name, module in model.named_modules() if hasattr(module, "replaced")}
     if not converted:
         raise ValueError(f"nothing to restore: no attention of this {type(model).__name__} was converted")
+    if not all(module.replaced for module in converted.values()):
+        raise ValueError(
+            "the original attentions are not there: a saved model holds the converted ones only. Build the original "
+            "model anew"
+        )
     for name, module in converted.items():
         (original,) = module.replaced
         # The model may have moved in the meantime.
         model.set_submodule(name, original.to(next(module.parameters())).train(module.training))
     return model
+
+
+def conversion_of(model: nn.Module) -> dict | None:
+    """Attention, names of layers, options and interpolation by which `convert` makes a model what it is; else None.
+
+    Solvers are left out: the layers have them, and they may have been changed since.
+    """
+    converted = {name: module for name, module in model.named_modules() if hasattr(module, "conversion")}
+    if not converted:
+        return None
+    conversion = next(iter(converted.values())).conversion
+    options = {name: value for name, value in conversion["options"].items() if name != "solver"}
+    return {**conversion, "layers": list(converted), "options": options}
+
+
+def forget_originals(model: nn.Module) -> None:
+    """Lets go of the originals of a model whose weights come from a file, which holds none of theirs."""
+    for module in model.modules():
+        if hasattr(module, "replaced"):
+            module.replaced = ()
 
 
 def set_share(model: nn.Module, share: float) -> None:
@@ -142,154 +164,82 @@ class Interpolated(nn.Module):
             return (1 - share) * before[0] + share * after[0], *before[1:]
         return (1 - share) * before + share * after
 
-
-class Placed(nn.Module):
-    """An attention on the grid of the patches, with prefix tokens before them: each gets its own projected value."""
-
-    def __init__(self, mixer: Attention, prefix: int):
-        super().__init__()
-        self.mixer, self.prefix = mixer, prefix
-
-    def forward(self, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """Tokens (batch, prefix + N, dim) -> the same."""
-        prefix, patches = tokens[:, : self.prefix], tokens[:, self.prefix :]
-        mixed = self.mixer(patches, attn_mask=attn_mask, is_causal=is_causal)
-        return torch.cat([self.mixer.proj(self.mixer.value(prefix)), mixed], dim=1) if self.prefix else mixed
-
-
-class PlacedInTransformers(Placed):
-    """The same, called as transformers calls an attention; there are no attention weights to give back."""
-
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs) -> tuple[Tensor, None]:
-        return super().forward(hidden_states, attention_mask), None
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a self-attention knows, whoever wrote it."""
-
-    heads: int
-    weights: Tensor  # (3, dim, dim): query, key, value
-    biases: Tensor | None  # (3, dim)
-    proj: nn.Linear
-    grid: Grid | None
-    prefix: int | None  # tokens before the patches; None if that is not known
-    in_transformers: bool
-
-
-def read(model: nn.Module, name: str) -> Source:
-    """The self-attention of that name, or a ValueError if it has more to it than projections."""
-    module = model.get_submodule(name)
-    if isinstance(module, TimmAttention):
-        parts = ("q_norm", "k_norm", "norm", "gate")
-        extras = [part for part in parts if not isinstance(getattr(module, part, None), nn.Identity | None)]
-        if extras:
-            raise ValueError(
-                f"{name} has {', '.join(extras)}: QK-normalised, scaled or gated attention is not supported yet; "
-                "choose others by layers=[...]"
-            )
-        weights = module.qkv.weight.unflatten(0, (3, -1))
-        biases = None if module.qkv.bias is None else module.qkv.bias.unflatten(0, (3, -1))
-        source = Source(module.num_heads, weights, biases, module.proj, *_place(model, name), False)
-    else:
-        parts = (module.q_proj, module.k_proj, module.v_proj)
-        weights = torch.stack([part.weight for part in parts])
-        biases = None if module.q_proj.bias is None else torch.stack([part.bias for part in parts])
-        height, width = to_2tuple(module.config.image_size)
-        patch = to_2tuple(module.config.patch_size)
-        grid, prefix = (height // patch[0], width // patch[1]), TRANSFORMERS[_path(type(module))]
-        source = Source(module.num_attention_heads, weights, biases, module.o_proj, grid, prefix, True)
-    rows, columns = source.weights.shape[1:]
-    if not rows == columns == source.proj.out_features:
-        raise ValueError(
-            f"{name} goes from {columns} to {rows} and to {source.proj.out_features} channels: only attention that "
-            "keeps the width is supported; choose others by layers=[...]"
-        )
-    return source
+    def __getattr__(self, name: str):
+        """What torch's encoder asks of an attention before it is called, see `PlacedInTorch`."""
+        if name in ("batch_first", "_qkv_same_embed_dim", "in_proj_weight", "in_proj_bias", "out_proj"):
+            return getattr(self.mixer, name)
+        return super().__getattr__(name)
 
 
 def carry(source: Source, layer: Attention) -> None:
-    """Copies the projections that the layer has use for."""
-    biases = [None] * 3 if source.biases is None else source.biases
+    """Copies the projections that the layer has use for; those that were frozen stay so."""
     if isinstance(layer, Softmax):
-        _write(layer.qkv, source.weights.flatten(0, 1), None if source.biases is None else source.biases.flatten())
+        _write(layer.qkv, source.query, source.key, source.value)
     else:
-        _write(layer.value, source.weights[2], biases[2])
+        _write(layer.value, source.value)
         for part in layer.modules():
             if isinstance(part, Dynamic):
-                _write(part.query, source.weights[0], biases[0])
-    _write(layer.proj, source.proj.weight, source.proj.bias)
+                _write(part.query, source.query)
+    _write(layer.proj, source.proj)
 
 
-def _write(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
-    linear.weight = nn.Parameter(weight.detach().clone())
-    linear.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+def _write(linear: nn.Linear, *parts: Projection) -> None:
+    """Several projections become one below the other."""
+    linear.weight = _joined([part.weight for part in parts])
+    linear.bias = None if parts[0].bias is None else _joined([part.bias for part in parts])
+
+
+def _joined(tensors: list[Tensor]) -> nn.Parameter:
+    return nn.Parameter(torch.cat(tensors).detach(), requires_grad=any(tensor.requires_grad for tensor in tensors))
 
 
 def _replacement(source: Source, attention: str, options: dict) -> nn.Module:
     """The new attention with the source's projections, device and dtype, called as the source is called."""
-    options = copy.deepcopy({"grid": source.grid, **options})
-    layer = create(attention, source.weights.shape[-1], heads=source.heads, bias=source.biases is not None, **options)
+    options = copy.deepcopy({"grid": source.place.grid, **options})
+    dim, bias = source.query.weight.shape[1], source.query.bias is not None
+    layer = create(attention, dim, heads=source.heads, bias=bias, **options)
     carry(source, layer)
     layer.to(source.proj.weight)
-    has_filters = _has_filters(layer)
-    if has_filters and source.prefix is None:
+    has_filters, prefix = _has_filters(layer), source.place.prefix
+    if has_filters and prefix is None:
         raise ValueError(
             f"{attention} has to know which tokens lie on the grid, and the model does not say how many others come "
             "before them (num_prefix_tokens): take one without filters, such as vars_d"
         )
-    prefix = source.prefix if has_filters else 0
-    if source.in_transformers:
-        return PlacedInTransformers(layer, prefix)
-    return Placed(layer, prefix) if prefix else layer
+    grid = options["grid"] and tuple(options["grid"])
+    layer.place = Place(grid, 0 if has_filters else prefix)
+    return source.wrap(layer, prefix if has_filters else 0)
 
 
-def _place(model: nn.Module, name: str) -> tuple[Grid | None, int | None]:
-    """Grid and number of prefix tokens, from the innermost part of a timm model around that layer that embeds.
-
-    None where that part does not say it.
-    """
-    while name:
-        name = name.rpartition(".")[0]
-        owner = model.get_submodule(name)
-        if hasattr(owner, "patch_embed"):
-            return getattr(owner.patch_embed, "grid_size", None), getattr(owner, "num_prefix_tokens", None)
-    return None, 0
+def _takes_any_shape(model: nn.Module) -> bool:
+    return any(getattr(part, "dynamic_img_size", False) for part in model.modules())
 
 
 def _has_filters(layer: nn.Module) -> bool:
     return any(isinstance(part, Static) for part in layer.modules())
 
 
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _supported(module: nn.Module) -> bool:
-    """Attention as it is known here: not a subclass that computes something else, nor another version's layout."""
-    if isinstance(module, TimmAttention):
-        return type(module).forward is TimmAttention.forward
-    return _path(type(module)) in TRANSFORMERS and hasattr(module, "q_proj")
-
-
 def _chosen(names: list[str], layers: Sequence[int | str] | None) -> list[str]:
-    """Names of the layers asked for, by index or name."""
+    """Names of the layers asked for, by index or name, each once."""
     if layers is None:
         return names
     wanted = [layers] if isinstance(layers, int | str) else list(layers)
     known = {*names, *range(-len(names), len(names))}
     unknown = [layer for layer in wanted if layer not in known]
-    if unknown:
-        raise ValueError(f"no self-attention {unknown}: there are {len(names)}, in order {', '.join(names)}")
-    return [layer if isinstance(layer, str) else names[layer] for layer in wanted]
+    if unknown or not wanted:
+        raise ValueError(
+            f"no self-attention {unknown}: there are {len(names)}, in order {', '.join(names)}"
+            if wanted
+            else f"layers={layers!r} chooses none of the {len(names)} self-attentions: leave it out to convert all"
+        )
+    return list(dict.fromkeys(layer if isinstance(layer, str) else names[layer] for layer in wanted))
 
 
 def _nothing_found(model: nn.Module) -> str:
-    classes = [_path(type(module)) for module in model.modules()]
+    classes = [class_path(type(module)) for module in model.modules()]
     seen = [path for path in classes if any(word in path.rpartition(".")[2].lower() for word in ("attention", "attn"))]
-    seen = seen or [_path(type(child)) for child in model.children()]
+    seen = seen or [class_path(type(child)) for child in model.children()]
     return (
         f"no self-attention to convert in this {type(model).__name__}, made of {', '.join(dict.fromkeys(seen))}: "
-        f"supported are models around {_path(TimmAttention)}, and ViT and DeiT of "
-        "transformers 5"
+        f"supported are {SUPPORTED}"
     )

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..attention.modes import evaluating
 from ..sparse import fourier, plain
 from ..sparse.fourier import Spectrum
+from .origin import image_size
 
 # The rows of the paper's main table, by their names here or in timm: its name, parameters in millions, and GFLOPs
 # (multiply-adds). GFNet stands there with the figures of GFNet-Ti*; PVT, 13.2 and 1.9, is in neither.
@@ -58,8 +59,8 @@ def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
 
     Args:
         model: images (batch, channels, height, width) -> anything.
-        img_size: pixels of the picture, (height, width) if it is not square; those of the model's `pretrained_cfg`
-            when None.
+        img_size: pixels of the picture, (height, width) if it is not square; what the model was
+            built for when None.
     """
     picture = _blank_picture(model, img_size)
     counter = FlopCounterMode(display=False, custom_mapping=_FOURIER)
@@ -72,10 +73,9 @@ def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
 def _blank_picture(model: nn.Module, img_size: int | Sequence[int] | None) -> Tensor:
     """One picture (1, channels, height, width) in the precision and on the device of the model."""
     if img_size is None:
-        cfg = getattr(model, "pretrained_cfg", None) or {}
-        if "input_size" not in cfg:
+        img_size = image_size(model)
+        if img_size is None:
             raise ValueError(f"{type(model).__name__} does not say what pictures it takes: pass img_size in pixels")
-        img_size = cfg["input_size"][1:]
     height, width = to_2tuple(img_size)
     like = next(model.parameters(), torch.empty(0))
     return like.new_zeros(1, getattr(model, "in_chans", 3), height, width)

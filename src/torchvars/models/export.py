@@ -9,6 +9,7 @@ from timm.layers import to_2tuple
 from torch import Tensor
 
 from .classifier import Classifier
+from .origin import image_size
 
 FORMATS = ("onnx", "pt2")
 
@@ -27,7 +28,11 @@ def export(classifier: Classifier, path: str | Path, format: str, img_size: int 
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     path = Path(path)
-    size = to_2tuple(img_size or classifier.model.pretrained_cfg["input_size"][1:])
+    if img_size is None and (img_size := image_size(classifier.model)) is None:
+        raise ValueError(
+            f"{type(classifier.model).__name__} does not say what pictures it takes: pass img_size in pixels"
+        )
+    size = to_2tuple(img_size)
     classifier = copy.deepcopy(classifier).cpu().float().eval().requires_grad_(False)  # the caller's stays as it is
     generator = torch.Generator().manual_seed(0)
     pictures = [torch.rand(batch, len(classifier.mean), *size, generator=generator) for batch in (2, 3)]

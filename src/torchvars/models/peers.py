@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from . import weights as stored
 from .classifier import Classifier
 from .embedded import embedded, find_embedded
+from .origin import check_timm, count_classes, image_size
 
 
 def open_classifier(word: str) -> tuple[str, Classifier]:
@@ -44,19 +45,14 @@ def open_classifier(word: str) -> tuple[str, Classifier]:
 
 def own_size(model: nn.Module) -> int:
     """Side of the pictures that a model was made for."""
-    origin = getattr(model, "origin", None)
-    if origin is not None and "img_size" in origin["options"]:
-        size = origin["options"]["img_size"]
-        return size if isinstance(size, int) else size[0]
-    config = getattr(model, "pretrained_cfg", None) or {}
-    return config.get("input_size", (3, 224, 224))[-1]
+    return (image_size(model) or (224, 224))[0]
 
 
 def class_names(classifier: Classifier) -> tuple[str, ...] | None:
     """What its logits stand for, as folders are named; those of ImageNet if there are 1000. None if it is not known."""
     if classifier.classes is not None:
         return classifier.classes
-    if getattr(classifier.model, "num_classes", None) == 1000:
+    if count_classes(classifier.model) == 1000:
         from timm.data import ImageNetInfo
 
         return tuple(ImageNetInfo("imagenet-1k").label_names())
@@ -76,9 +72,7 @@ class Among(nn.Module):
 
 
 def _build_timm(name: str, file: str | None = None) -> nn.Module:
-    if not timm.is_model(name):
-        close = timm.list_models(f"*{name.split('.')[0]}*")[:3]
-        raise ValueError(f"timm knows no model {name!r}" + (f"; did you mean {', '.join(close)}?" if close else ""))
+    check_timm(name)
     if file is not None and not Path(file).exists():
         raise FileNotFoundError(f"no weights at {file} for {name}")
     overlay = None if file is None else {"file": file}

@@ -20,11 +20,13 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..attention import Reconstruction
+from ..attention.modes import evaluating
 from ..attention.released import from_released
 from ..sparse import settings_of, solver_from
 from ..sparse.checks import is_number
-from .classifier import Classifier
+from .classifier import Classifier, run_model
 from .embedded import find_embedded
+from .origin import build, count_classes, image_size, is_plain, origin_of
 from .registry import create
 from .rvt import RVT
 
@@ -47,26 +49,28 @@ def save(
         state: tensors to write in place of the classifier's own.
         half: in half precision; it is loaded into the precision of the model.
     """
-    origin = getattr(classifier.model, "origin", None)
+    origin = origin_of(classifier.model)
     if origin is None:
         raise ValueError(
-            f"{type(classifier.model).__name__} was not built by name, so that it could not be built again: "
-            "make it with torchvars.create(name, ...)"
+            f"{type(classifier.model).__name__} was not built by name, so that it could not be built again: make it "
+            "with torchvars.create(name, ...), timm.create_model(name, ...) or a class of transformers, or save its "
+            "state_dict"
         )
-    check_rebuilds(classifier.model)
+    if is_plain(origin):
+        check_rebuilds(classifier.model)
+    else:
+        check_builds_again(classifier.model, origin, run=state is None)
     state = classifier.state_dict() if state is None else state
     state = _apart({name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()})
     if half:
         state = {name: _halved(name, tensor) for name, tensor in state.items()}
     options = dict(origin["options"])
-    model = classifier.model
-    if model.num_classes != options.get("num_classes", model.default_cfg["num_classes"]):  # by reset_classifier
-        options["num_classes"] = model.num_classes
     if options.get("attention_options"):  # the solvers are written below, as they are now
         options["attention_options"] = {k: v for k, v in options["attention_options"].items() if k != "solver"}
     config = {
         "architecture": origin["name"],
         "options": options,
+        **({"conversion": origin["conversion"]} if "conversion" in origin else {}),
         "mean": [round(value, 6) for value in classifier.mean.flatten().tolist()],
         "std": [round(value, 6) for value in classifier.std.flatten().tolist()],
         **({} if classifier.classes is None else {"classes": list(classifier.classes)}),
@@ -96,17 +100,16 @@ def load(folder: Path, **changed) -> Classifier:
     if config.get("sha256") not in (None, found):
         raise ValueError(f"{folder / WEIGHTS} is not the file that {CONFIG} was written for: its sha256 is {found}")
     model = _built(config, folder / CONFIG, changed)
-    head = state.get("head.weight")
-    if "num_classes" in changed and head is not None and len(head) != model.num_classes:
-        state = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
-        state |= {f"head.{name}": tensor for name, tensor in model.head.state_dict().items()}
+    if "num_classes" in changed:
+        state = with_new_head(state, model)
     set_layers(model, config, folder, changed)
     _load_whole(model, state, folder / WEIGHTS)
-    model.pretrained_cfg = {**model.pretrained_cfg, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
-    model.default_cfg = model.pretrained_cfg
+    if hasattr(model, "pretrained_cfg"):
+        model.pretrained_cfg = {**model.pretrained_cfg, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
+        model.default_cfg = model.pretrained_cfg
     classes = None if "num_classes" in changed else config.get("classes")
-    if classes is not None and len(classes) != model.num_classes:
-        _refuse(folder / CONFIG, "classes", classes, f"a name for each of the {model.num_classes} classes of the model")
+    if classes is not None and count_classes(model) not in (None, len(classes)):
+        _refuse(folder / CONFIG, "classes", classes, f"a name for each of the {count_classes(model)} classes it has")
     return Classifier(model, config["mean"], config["std"], classes).eval()
 
 
@@ -125,6 +128,34 @@ def merged(options: dict, changed: dict) -> dict:
     if changed.get("attention_options"):
         together["attention_options"] = {**(options.get("attention_options") or {}), **changed["attention_options"]}
     return together
+
+
+def changed_origin(config: dict, changed: dict) -> dict:
+    """The origin of the model in a folder, with other options; those of its attention are the converted one's."""
+    name, conversion = config["architecture"], config.get("conversion")
+    if conversion is None:
+        return {"name": name, "options": merged(config["options"], changed)}
+    told = changed.get("attention_options") or {}
+    options = merged(config["options"], {key: value for key, value in changed.items() if key != "attention_options"})
+    return {
+        "name": name,
+        "options": options,
+        "conversion": {**conversion, "options": {**conversion.get("options", {}), **told}},
+    }
+
+
+def with_new_head(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """A state whose head is the model's own where that is for another number of classes."""
+    told = (getattr(model, "default_cfg", None) or {}).get("classifier")  # timm's contract; else as in transformers
+    told = told or ("classifier", "cls_classifier", "distillation_classifier")
+    heads = tuple(f"{name}." for name in ([told] if isinstance(told, str) else told))
+    own, saved = (
+        {name: tensor for name, tensor in each.items() if name.startswith(heads)}
+        for each in (model.state_dict(), state)
+    )
+    if {name: tensor.shape for name, tensor in own.items()} == {name: tensor.shape for name, tensor in saved.items()}:
+        return state
+    return {name: tensor for name, tensor in state.items() if name not in saved} | own
 
 
 def set_layers(model: nn.Module, config: dict, folder: Path, changed: dict) -> nn.Module:
@@ -150,7 +181,7 @@ def set_layers(model: nn.Module, config: dict, folder: Path, changed: dict) -> n
 def _built(config: dict, path: Path, changed: dict) -> nn.Module:
     """The model that a configuration names, with some options changed."""
     try:
-        return create(config["architecture"], **merged(config["options"], changed))
+        return build(changed_origin(config, changed))
     except (TypeError, ValueError, ZeroDivisionError) as error:
         if changed:  # which may be to blame, and has no file
             raise
@@ -163,6 +194,53 @@ def check_rebuilds(model: nn.Module) -> None:
     """A ValueError if what builds a model by its name would build another one."""
     with torch.device("meta"):
         other = create(model.origin["name"], **{**model.origin["options"], "num_classes": model.num_classes})
+    _check_shapes(model, other, model.origin["name"])
+
+
+@torch.no_grad()
+def check_builds_again(model: nn.Module, origin: dict, *, run: bool = True) -> None:
+    """A ValueError if an origin of another library, or with a conversion, would not give the same model.
+
+    Args:
+        run: compare the logits of a picture as well. A model does not say all the arguments it was built with, and
+            some, such as the number of heads, change what it computes but no shape.
+    """
+    advice = (
+        "save its state_dict, or say how it was built: model.origin = "
+        f'{{"name": "{origin["name"]}", "options": {{...}}}} with the arguments other than the defaults'
+    )
+    with torch.random.fork_rng(devices=[]):
+        try:
+            other = build(origin)
+        except TypeError as error:
+            raise ValueError(f"{origin['name']} cannot be built again: {error}; {advice}") from error
+    _check_shapes(model, other, origin["name"], advice)
+    if not run or image_size(model) is None:
+        return
+    set_layers(other, {"layers": layers_of(model)}, Path(), {})
+    other.load_state_dict(model.state_dict())
+    like = next(model.parameters())
+    other.to(like)
+    channels = getattr(model, "in_chans", 3)
+    picture = torch.rand(1, channels, *image_size(model), generator=torch.Generator().manual_seed(0)).to(like)
+    with evaluating(model):
+        expected, found = (run_model(each, picture).float() for each in (model, other.eval()))
+    least = 1e-4 if like.dtype in (torch.float32, torch.float64) else 5e-2
+    difference = (found - expected).abs().max().item()
+    if not difference <= least * max(expected.abs().max().item(), 1e-3):
+        raise ValueError(
+            f"{origin['name']}, built again and with the same weights, gives logits that differ by {difference:.3g}: "
+            f"it was built with arguments that the model does not say, such as num_heads or act_layer; {advice}"
+        )
+
+
+def _check_shapes(
+    model: nn.Module,
+    other: nn.Module,
+    name_of_model: str,
+    advice: str = "a model that was rebuilt by hand is saved by its state_dict",
+) -> None:
+    """A ValueError if two models differ in the names or shapes of their tensors."""
     built, found = (
         {name: tuple(tensor.shape) for name, tensor in each.state_dict().items() if ".solver." not in name}
         for each in (other, model)  # solvers may have been changed, and are saved by themselves
@@ -171,7 +249,7 @@ def check_rebuilds(model: nn.Module) -> None:
         name = next(name for name in (*found, *built) if built.get(name) != found.get(name))
         raise ValueError(
             f"{name} is {found.get(name, 'missing')} here, and {built.get(name, 'missing')} in "
-            f"{model.origin['name']} as it was created: a model that was rebuilt by hand is saved by its state_dict"
+            f"{name_of_model} as it was created: {advice}"
         )
 
 
@@ -217,7 +295,7 @@ def card(
         "",
         f"# {name or config['architecture']}",
         "",
-        f"{parameters:.2f} M parameters{trained}. Pixels in [0, 1] in, logits out:",
+        f"{parameters:.2f} M parameters{trained}{_converted(config)}. Pixels in [0, 1] in, logits out:",
         "",
         "```python",
         "import torchvars",
@@ -237,6 +315,13 @@ def card(
     keys = ("benchmark", "metric", "value", "images", "command")
     lines += ["| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in results]
     return "\n".join([*lines, ""])
+
+
+def _converted(config: dict) -> str:
+    conversion = config.get("conversion")
+    return (
+        "" if conversion is None else f", converted to {conversion['attention']} in {', '.join(conversion['layers'])}"
+    )
 
 
 def _apart(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -422,7 +422,7 @@ def build_from(folder: Path, recipe: Recipe, pictures: Source, options: dict) ->
     if config["architecture"] != recipe.model:
         raise ValueError(
             f"the weights of {folder} are of {config['architecture']}, and the recipe is for {recipe.model}: take the "
-            "recipe of that model"
+            f"recipe of that model, or this one with --model {config['architecture']}"
         )
     classifier = stored.load(folder, **options)
     if config.get("classes", list(pictures.classes)) != list(pictures.classes):

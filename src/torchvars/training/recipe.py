@@ -47,7 +47,8 @@ class Recipe:
     drop_path: float = 0.1
     """Probability with which a residual branch is left out; it grows from zero at the first block to about this."""
     initial: str | None = None
-    """Weights to begin with, of the same model: a folder, or a name that ships; a head for other classes is new."""
+    """Weights to begin with, of the same model: a folder, or a name that ships; a head for other classes is new.
+    Of a model of timm, the recipe's model is timm:NAME."""
 
     learning_rate: float = 5e-4
     """Peak, for 512 pictures a step; it is scaled with the batch."""

@@ -309,8 +309,10 @@ def test_all_questions_are_checked_before_the_first_is_tried(pictures, tmp_path,
         tried(model, [*benchmarks(pictures, model, "pgd"), strange], output)
     with pytest.raises(ValueError, match="corruptions is not complete"):
         tried(model, benchmarks(pictures, model, "clean", "corruptions"), output, partial_ok=False)
-    with pytest.raises(ValueError, match="batch must be at least 1 and workers at least 0, got 0 and -1"):
-        tried(model, benchmarks(pictures, model, "clean"), output, batch=0, workers=-1)
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        tried(model, benchmarks(pictures, model, "clean"), output, batch=0)
+    with pytest.raises(ValueError, match="workers must be from 0 to"):
+        tried(model, benchmarks(pictures, model, "clean"), output, workers=100_000)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"file is a file: give --output a path in a folder"):
         tried(model, benchmarks(pictures, model, "clean"), tmp_path / "file" / "results.json")

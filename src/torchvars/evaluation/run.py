@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..attention.modes import evaluating
 from ..data import Draw, Pictures, Source, load, open_source
-from ..data.pictures import centre_pixels
+from ..data.pictures import centre_pixels, check_workers
 from ..models.environment import environment
 from ..models.peers import Among
 from .adaptive import calibrate
@@ -66,8 +66,9 @@ def evaluate(
         ValueError: the file is of another model or of other settings, or another evaluation is writing it; something
             is missing; the model knows other classes than the pictures have.
     """
-    if batch < 1 or workers < 0:
-        raise ValueError(f"batch must be at least 1 and workers at least 0, got {batch} and {workers}")
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    check_workers(workers)
     processes = Processes()
     for benchmark in benchmarks:
         check_missing(benchmark, partial_ok)

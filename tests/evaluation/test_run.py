@@ -454,15 +454,55 @@ def test_classes_are_matched_by_name(pictures, tmp_path):
         assert results.value("pgd", "accuracy", "linf 8/255, 5 steps").value == expected
 
 
-def test_the_answer_is_looked_for_among_the_classes_present_where_the_protocol_says_so(pictures, tmp_path):
-    model = subject(classes=("wall", *HALVES), favourite="wall")
-    (clean,) = benchmarks(pictures, model, "clean")
+def test_the_answer_is_looked_for_in_the_label_space_that_is_chosen_and_every_row_says_so(pictures, tmp_path):
+    model, output = subject(classes=("wall", *HALVES), favourite="wall"), tmp_path / "among.json"
+    (clean,) = benchmarks(pictures, model, "clean", options=replace(FEW, label_space="model"))
     whole = tried(model, [clean], tmp_path / "whole.json")
-    among = tried(model, [replace(clean, among_present=True)], tmp_path / "among.json")
+    assert {row.protocol.partition("top-1")[2] for row in whole.rows} == {
+        "; label space: 5 classes, 4 of them in the pictures"
+    }
+    # As there are fewer classes than the model has, those present are what is meant if nothing is said.
+    among = tried(model, benchmarks(pictures, model, "clean"), output)
+    assert {row.protocol.partition("top-1")[2] for row in among.rows} == {"; label space: 4 of 5 classes"}
+    present = benchmarks(pictures, model, "clean", options=replace(FEW, label_space="present"))
+    assert tried(model, present, output).rows == among.rows
+    refused("clean with other settings: among_present True, now False", model, [clean], output)
     assert whole.value("clean", "accuracy", "clean").value == 0
     assert among.value("clean", "accuracy", "clean").value == 100
     # The chance of a class is among these as well.
     assert among.value("clean", "loss", "clean").value < 0.1 < 50 < whole.value("clean", "loss", "clean").value
+
+
+def test_a_model_of_just_the_classes_of_the_pictures_is_asked_as_ever(pictures, tmp_path):
+    model, output = subject(), tmp_path / "results.json"
+    results = tried(model, benchmarks(pictures, model, "clean"), output)
+    assert {row.protocol for row in results.rows} == {results.asked["clean"]["protocol"]}
+    assert str(results.label_space("clean")) == "4 classes"
+    before = output.read_bytes()
+    for space in ("model", "present"):
+        tried(model, benchmarks(pictures, model, "clean", options=replace(FEW, label_space=space)), output)
+        assert output.read_bytes() == before
+    # Files in which nothing is said of it are gone on with.
+    content = json.loads(before)
+    del content["asked"]["clean"]["label_space"]
+    output.write_text(json.dumps(content))
+    assert tried(model, benchmarks(pictures, model, "clean"), output).rows == results.rows
+    assert output.read_bytes() == before
+    # But a model whose classes were renamed is another question.
+    content["asked"]["clean"]["label_space"] = {"classes": 4, "of": 4, "folders": 4, "names": "others"}
+    output.write_text(json.dumps(content))
+    refused("holds clean with other settings: label_space", model, benchmarks(pictures, model, "clean"), output)
+
+
+def test_attacks_on_another_model_look_at_the_same_classes(pictures, tmp_path):
+    """The other model, which is the same, would else be attacked for labels that are none of its own."""
+    model = subject(classes=("wall", *HALVES), favourite="wall")
+    options = replace(FEW, radii=(0.5,), attack_steps=(20,))
+    own = tried(model, benchmarks(pictures, model, "pgd", options=options), tmp_path / "own.json")
+    options = replace(options, transfer=model)
+    other = tried(model, benchmarks(pictures, model, "pgd", options=options), tmp_path / "other.json")
+    key = "linf 127.5/255, 20 steps"
+    assert own.value("pgd", "accuracy", key).value == other.value("pgd of halves", "accuracy", key).value == 0
 
 
 class Counted(nn.Module):
@@ -691,6 +731,11 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
         "tiny, made for 16 pixels, takes no pictures of 18 x 18": [*begin, "--img-size=18"],
         "no frost*.png or frost*.jpg in": [*begin, "--benchmark=corruptions", f"--frost={tmp_path}"],
         "limit must be at least 1, got 0": [*begin, "--limit=0"],
+        "imagenet_r is judged among the classes present, got --label-space model": [
+            *begin,
+            "--benchmark=clean,imagenet_r",
+            "--label-space=model",
+        ],
         "no solver named 'newton': there are ista": [*begin, "--solver=newton"],
         "steps must be a whole number of at least 1, got 0": [*begin, "--steps=0"],
         "--adapt has to see clean pictures, and imagenet_c has none": [*begin, "--adapt=1", "--benchmark=imagenet_c"],
@@ -730,6 +775,7 @@ def test_every_option_of_the_command_arrives(pictures, weights, tmp_path, monkey
         "--img-size=24": {"size": 24},
         "--seed=7": {"seed": 7},
         "--limit=5": {"limit": 5},
+        "--label-space=model": {"label_space": "model"},
         "--corruptions=fog, snow": {"corruptions": ("fog", "snow")},
         "--severities=2,4": {"severities": (2, 4)},
         "--strengths=imagenet": {"strengths": "imagenet"},

@@ -25,7 +25,7 @@ from .benchmarks import Benchmark, Condition, limited, summarize
 from .corruptions import PUBLISHED
 from .metrics import bootstrap, calibration_error
 from .processes import Processes
-from .results import Outcome, Results, Row, digest_of, key_of
+from .results import LabelSpace, Outcome, Results, Row, digest_of, key_of
 from .subjects import Subject
 
 Watch = Callable[[str, str, int, int, float], None]  # benchmark, condition, pictures done and in all, share right
@@ -94,12 +94,14 @@ def _evaluate(
     matched = []
     for benchmark in benchmarks:
         source = benchmark.conditions[0].source
-        take_up(results, benchmark, source)
-        matched.append(match_classes(subject, source, benchmark.among_present))
+        columns, labels = match_classes(subject, source, benchmark.among_present)
+        space = label_space(subject, source, benchmark.among_present)
+        take_up(results, benchmark, source, space)
+        matched.append((columns, labels, space))
     if processes.rank == 0:
         check_writable(output)
     classifier = subject.classifier.to(processes.device).eval()
-    for benchmark, (columns, labels) in zip(benchmarks, matched, strict=True):
+    for benchmark, (columns, labels, space) in zip(benchmarks, matched, strict=True):
         source = benchmark.conditions[0].source
         judge = classifier if columns is None else Among(classifier, columns).to(processes.device)
         outcomes = results.outcomes.setdefault(benchmark.name, {})
@@ -116,7 +118,7 @@ def _evaluate(
             if processes.rank == 0:
                 results.write(output)
         results.rows = [row for row in results.rows if row.benchmark != benchmark.name]
-        results.rows += rows_of(subject.name, benchmark, outcomes, source)
+        results.rows += rows_of(subject.name, benchmark, outcomes, source, space)
         if benchmark.attacks:
             flat = None
             if attacked_by_gradient(results):
@@ -236,9 +238,13 @@ def judged(answers: Sequence[Answer], clean: Outcome | None, *, keep_named: bool
     return Outcome(right, named if keep_named else None, figures, unread=int((~readable).sum()))
 
 
-def rows_of(model: str, benchmark: Benchmark, outcomes: dict[str, Outcome], source: Source) -> list[Row]:
+def rows_of(
+    model: str, benchmark: Benchmark, outcomes: dict[str, Outcome], source: Source, space: LabelSpace
+) -> list[Row]:
     """All rows of a benchmark, its classes included."""
     protocol = benchmark.protocol
+    if not space.is_plain:
+        protocol += f"; label space: {space}"
     if benchmark.missing:
         protocol += f"; partial, without {listed(benchmark.missing, 3)}"
     rows = []
@@ -319,7 +325,7 @@ def check_writable(output: Path) -> None:
         pass
 
 
-def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
+def take_up(results: Results, benchmark: Benchmark, source: Source, space: LabelSpace) -> None:
     """Notes what is asked, or checks that it is what was asked before."""
     keys = [key_of(condition.name, condition.severity) for condition in benchmark.conditions]
     asked = {
@@ -330,8 +336,11 @@ def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
         "classes": len(set(source.labels)),
         "among_present": benchmark.among_present,
         "change": benchmark.change,
+        "label_space": asdict(space),
     }
     before = results.asked.get(benchmark.name)
+    if before is not None:
+        before = {"label_space": asdict(space), **before}  # files written before it was kept have "among_present"
     if before is not None and any(before.get(name) != asked[name] for name in asked):
         told = [f"{name} {before.get(name)!r}, now {now!r}" for name, now in asked.items() if before.get(name) != now]
         raise ValueError(
@@ -389,6 +398,13 @@ def match_classes(subject: Subject, source: Source, among_present: bool) -> tupl
     if among_present:
         return [column[name] for name in source.classes], list(source.labels)
     return None, [column[source.classes[label]] for label in source.labels]
+
+
+def label_space(subject: Subject, source: Source, among_present: bool) -> LabelSpace:
+    """Of classes that are matched."""
+    known = source.classes if subject.classes is None else subject.classes
+    chosen = source.classes if among_present else known
+    return LabelSpace(len(chosen), len(known), len(source.classes), digest_of(sorted(chosen)))
 
 
 @torch.no_grad()

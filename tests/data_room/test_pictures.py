@@ -1,7 +1,10 @@
 """How stored pictures become batches, whoever makes them."""
 
 import io
+import multiprocessing
+import os
 import random
+import signal
 import struct
 import subprocess
 import sys
@@ -196,6 +199,15 @@ def test_an_error_of_the_transform_is_not_taken_for_a_broken_picture(folder):
 
     with pytest.raises(ValueError, match="of the transform"):
         Pictures(open_source(folder, "train"), fail)[Draw(0, 0)]
+
+
+def test_those_that_read_leave_an_interrupt_to_the_run(folder):
+    """A terminal sends it to every process."""
+    batches = iter(load(Pictures(open_source(folder, "train"), pixels_of), [[Draw(n, 0)] for n in range(COUNT)], 1))
+    next(batches)
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGINT)
+    assert len(list(batches)) == COUNT - 1
 
 
 @pytest.mark.parametrize(("cpus", "most"), [(1, 16), (2, 16), (64, 256)])

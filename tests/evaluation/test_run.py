@@ -707,6 +707,42 @@ def test_the_command_from_weights_to_a_comparison(pictures, weights, tmp_path, c
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_is_stopped_says_what_it_keeps(number, status, pictures, weights, tmp_path, monkeypatch, capsys):
+    output, answer, left = tmp_path / "results.json", run.answer, []
+
+    def stopping(*arguments):
+        if left.pop():
+            os.kill(os.getpid(), number)
+        return answer(*arguments)
+
+    monkeypatch.setattr(run, "answer", stopping)
+    command = [
+        "evaluate",
+        str(weights),
+        "--data",
+        pictures,
+        "--workers=0",
+        "--benchmark=clean,fgsm",
+        "--radii=1/255,.5",
+    ]
+    for until, kept in (
+        ([True], "stopped before a condition was finished: nothing is in {}"),
+        ([True, False], "stopped: 1 finished condition is in {}; the same command goes on"),
+        ([True, False], "stopped: 3 finished conditions are in {}; the same command goes on"),
+    ):
+        left[:] = until
+        handler = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+        with pytest.raises(SystemExit) as stopped:
+            main([*command, "--output", str(output)])
+        assert stopped.value.code == status
+        assert capsys.readouterr().err.splitlines()[-1] == kept.format(output)
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handler
+    left[:] = [False]
+    main([*command, "--output", str(output)])
+    assert "fgsm, linf 127.5/255" in capsys.readouterr().err
+
+
 def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
     output = ["--output", str(tmp_path / "results.json"), "--workers=0"]
     begin = ["evaluate", str(weights), "--data", pictures, *output]

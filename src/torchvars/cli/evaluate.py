@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from .memory import keep_freed_memory
+from .stopping import stoppable
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
         from ..evaluation.benchmarks import BENCHMARKS, Options
         from ..evaluation.compare import print_table
         from ..evaluation.processes import is_first
+        from ..evaluation.results import say_kept
         from ..evaluation.run import evaluate, usual_rest
         from ..evaluation.subjects import open_subject, set_solving
         from ..evaluation.watch import watching
@@ -127,7 +129,7 @@ def run(arguments: argparse.Namespace) -> None:
         benchmarks = [BENCHMARKS[name](arguments.data, subject, options) for name in names]
     except ImportError as error:  # of AutoAttack, which says how to get it
         raise ValueError(str(error)) from error
-    with watching() as watch:
+    with stoppable(lambda: say_kept(arguments.output) if is_first() else ""), watching() as watch:
         results = evaluate(
             subject,
             benchmarks,

@@ -158,10 +158,21 @@ def check_workers(workers: int) -> None:
         )
 
 
+class _Loader(DataLoader):
+    """One whose processes do not hear of Ctrl-C, which a terminal sends to all: the run ends them."""
+
+    def __iter__(self):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what they begin with
+        try:
+            return super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) -> Iterable[Batch]:
     """Batches in the order given, made by so many processes beside this one."""
     pictures.readable()  # if none is, it is said here plainly, and not by another process
-    return DataLoader(
+    return (_Loader if hasattr(signal, "pthread_sigmask") else DataLoader)(
         pictures,
         batch_sampler=batches,
         num_workers=workers,

@@ -202,6 +202,16 @@ class Results:
         return next((r for r in self.rows if (r.benchmark, r.metric, r.condition, r.severity) == wanted), None)
 
 
+def say_kept(output: Path) -> str:
+    """What a file holds of an evaluation that was stopped, in a line."""
+    try:
+        results = Results.read(output)
+    except (OSError, ValueError):
+        return f"stopped before a condition was finished: nothing is in {output}"
+    count = sum(map(len, results.outcomes.values()))
+    return f"stopped: {count} finished condition{'s are' if count > 1 else ' is'} in {output}; the same command goes on"
+
+
 def key_of(condition: str, severity: int | None) -> str:
     """What an outcome is kept under."""
     return condition if severity is None else f"{condition} {severity}"

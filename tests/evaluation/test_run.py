@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -440,6 +441,20 @@ def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):
         path.write_bytes(b"nothing")
     with pytest.raises(ValueError, match=r"no picture of .* can be read"):
         tried(subject(), benchmarks(str(folder), subject(), "clean"), tmp_path / "results.json")
+
+
+def test_names_that_are_no_utf_8_are_evaluated_and_gone_on_with(pictures, weights, tmp_path, monkeypatch, capsys):
+    folder = Path(shutil.copytree(pictures, tmp_path / os.fsdecode(b"caf\xe9")))
+    (folder / "left" / "0.png").rename(folder / "left" / os.fsdecode(b"\xff.png"))
+    (folder / "top" / os.fsdecode(b"\xfe.png")).write_bytes(b"nothing")
+    command = ["evaluate", str(weights), "--data", str(folder), "--output", str(folder / "results.json"), "--workers=0"]
+    main(command)
+    results = Results.read(folder / "results.json")
+    assert {r"left/\xff.png", r"top/\xfe.png"} < set(results.pictures["clean"])
+    assert r"top/\xfe.png" in capsys.readouterr().out
+    keys = counted(monkeypatch)
+    main(command)
+    assert keys == []
 
 
 # Classes
@@ -892,4 +907,18 @@ def test_a_place_that_cannot_be_written_to_is_noticed_before_anything_is_tried(p
             evaluate(model, benchmarks(pictures, model, "clean"), output, workers=0, watch=watch)
     with pytest.raises(ValueError, match="is a file: give --output a path in a folder"):
         evaluate(model, benchmarks(pictures, model, "clean"), tmp_path / "file" / "r.json", workers=0, watch=watch)
+    os.mkfifo(tmp_path / "pipe.json")
+    for output in (Path("/dev/full"), tmp_path / "pipe.json"):
+        with pytest.raises(ValueError, match="is a device, a pipe or a socket: give --output a file"):
+            evaluate(model, benchmarks(pictures, model, "clean"), output, workers=0, watch=watch)
+    with pytest.raises(ValueError, match="/dev/zero is a device: expected a file of results"):
+        Results.read("/dev/zero")
     assert tried_on == []
+    output = tmp_path / "kept.json"
+    tried(model, benchmarks(pictures, model, "clean"), output)
+    output.chmod(0o444)
+    before = output.read_bytes()
+    with pytest.raises(PermissionError, match=r"kept.json is read-only: make it writable \(chmod u\+w\)"):
+        evaluate(model, benchmarks(pictures, model, "square"), output, workers=0, watch=watch)
+    assert tried_on == []
+    assert output.read_bytes() == before

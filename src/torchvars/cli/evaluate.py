@@ -8,6 +8,7 @@ import argparse
 from fractions import Fraction
 from pathlib import Path
 
+from .extras import missing_extra
 from .memory import keep_freed_memory
 from .stopping import stoppable
 
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
         from ..evaluation.subjects import open_subject, set_solving
         from ..evaluation.watch import watching
     except ModuleNotFoundError as error:
-        raise ValueError(f'evaluation needs {error.name}: pip install "torchvars[eval]"') from error
+        raise missing_extra(error, "eval", "evaluation") from error
 
     names = [name.strip() for name in arguments.benchmark.split(",")]
     if strange := [name for name in names if name not in BENCHMARKS]:

@@ -9,6 +9,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from .extras import missing_extra
 from .memory import keep_freed_memory
 from .stopping import stoppable
 
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
         from ..evaluation.subjects import open_subject
         from ..evaluation.watch import watching
     except ModuleNotFoundError as error:
-        raise ValueError(f'verifying needs {error.name}: pip install "torchvars[eval]"') from error
+        raise missing_extra(error, "eval", "verifying") from error
     from ..models.embedded import find_embedded
 
     folder = Path(arguments.name).resolve() if Path(arguments.name).is_dir() else find_embedded(arguments.name)

@@ -146,8 +146,8 @@ def _end_when_told_by(process: int) -> None:
 def check_workers(workers: int) -> None:
     """A ValueError if so many processes cannot read pictures here.
 
-    Four for each CPU that this process may use, and never fewer than 16: those that wait for a network drive keep no CPU
-    busy, but a thousand of them take all memory before the first picture is read.
+    The most are four for each CPU that this process may use, and never fewer than 16: those that wait for a network
+    drive keep no CPU busy, but a thousand of them take all memory before the first picture is read.
     """
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = max(16, 4 * cpus)

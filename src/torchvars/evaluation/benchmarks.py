@@ -139,14 +139,14 @@ class Options:
 
 
 def clean(path: str, subject: Subject, options: Options) -> Benchmark:
-    """Pictures as they are."""
+    """Clean pictures."""
     source = limited(open_source(path, "val"), options.limit)
     conditions, among = [Condition("clean", None, source)], among_present(source, subject, options)
     return Benchmark("clean", f"{centred(subject)}; top-1", absolute(path), conditions, among)
 
 
 def corruptions(path: str, subject: Subject, options: Options) -> Benchmark:
-    """Corruptions made on the fly."""
+    """Corruptions of clean pictures, made on the fly: 15 and 4 extra, at 5 severities."""
     source = limited(open_source(path, "val"), options.limit)
     strengths = options.strengths or ("imagenet" if subject.size > 85 else "cifar")
 
@@ -169,7 +169,7 @@ def corruptions(path: str, subject: Subject, options: Options) -> Benchmark:
 
 
 def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
-    """The published files, <corruption>/<severity>/<class>/<picture>."""
+    """The published files of ImageNet-C, <corruption>/<severity>/<class>/<picture>."""
     found, missing = {}, options.not_asked()
     for name in options.corruptions:
         for severity in options.severities:
@@ -202,7 +202,7 @@ def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
 
 
 def cifar10_c(path: str, subject: Subject, options: Options) -> Benchmark:
-    """The published arrays, <corruption>.npy and labels.npy."""
+    """The published arrays of CIFAR-10-C, <corruption>.npy and labels.npy."""
     folder = Path(path)
     if not (folder / "labels.npy").exists():
         raise ValueError(f"{path} holds nothing of CIFAR-10-C: expected labels.npy and <corruption>.npy")
@@ -233,10 +233,12 @@ def cifar10_c(path: str, subject: Subject, options: Options) -> Benchmark:
 
 
 def imagenet_a(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Natural adversarial examples (ImageNet-A), 200 classes."""
     return _of_200_classes("imagenet_a", "imagenet-a", path, subject, options)
 
 
 def imagenet_r(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Renditions such as paintings and toys (ImageNet-R), 200 classes."""
     return _of_200_classes("imagenet_r", "imagenet-r", path, subject, options)
 
 
@@ -258,6 +260,7 @@ def _of_200_classes(name: str, subset: str, path: str, subject: Subject, options
 
 
 def imagenet_sketch(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Drawings in black and white (ImageNet-Sketch), 1000 classes."""
     source = limited(open_source(path, "val"), options.limit)
     protocol, missing = f"{centred(subject)}; top-1", missing_classes(source, "imagenet-1k")
     conditions, among = [Condition("clean", None, source)], among_present(source, subject, options)
@@ -265,13 +268,14 @@ def imagenet_sketch(path: str, subject: Subject, options: Options) -> Benchmark:
 
 
 def pacs(path: str, subject: Subject, options: Options) -> Benchmark:
-    """The domain that was not trained on, all of it."""
+    """PACS: all pictures of the domain that was not trained on."""
     source = limited(leave_out(open_source(path, "val"), options.left_out, "test"), options.limit)
     conditions, among = [Condition(options.left_out, None, source)], among_present(source, subject, options)
     return Benchmark("pacs", f"{centred(subject)}; top-1", absolute(path), conditions, among)
 
 
 def pgd(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Attacked by projected gradient descent."""
     attacks = [
         PGD(radius, norm=options.norm, steps=steps) for steps in options.attack_steps for radius in radii_of(options)
     ]
@@ -279,16 +283,19 @@ def pgd(path: str, subject: Subject, options: Options) -> Benchmark:
 
 
 def fgsm(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Attacked by one step along the sign of the gradient."""
     attacks = [ATTACKS["fgsm"](radius, norm=options.norm) for radius in radii_of(options)]
     return _attacked("fgsm", attacks, path, subject, options)
 
 
 def square(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Attacked by random squares, without gradients."""
     attacks = [Square(radius, norm=options.norm, queries=options.queries) for radius in radii_of(options)]
     return _attacked("square", attacks, path, subject, options)
 
 
 def autoattack(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Attacked by the ensemble AutoAttack, with the package of its authors."""
     attacks = [ATTACKS["autoattack"](radius, norm=options.norm) for radius in radii_of(options)]
     return _attacked("autoattack", attacks, path, subject, options)
 

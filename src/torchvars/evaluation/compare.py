@@ -100,7 +100,7 @@ def same_label_space(first: Results, second: Results, benchmark: str) -> bool:
     one, other = (each.label_space(benchmark) for each in (first, second))
     if one.names is not None and other.names is not None:
         return one.names == other.names
-    # A file that does not name them tells whether there were more than the pictures have, and a number of them at least.
+    # A file that does not name them tells whether they were more than those of the pictures, and how many at least.
     more = [each.label_space(benchmark).classes > each.asked[benchmark]["classes"] for each in (first, second)]
     within = one.names is None or other.classes <= one.classes
     within &= other.names is None or one.classes <= other.classes

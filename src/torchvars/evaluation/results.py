@@ -128,6 +128,8 @@ class Results:
     @classmethod
     def read(cls, path: Path) -> "Results":
         """A ValueError if the file is none of ours."""
+        if Path(path).is_char_device() or Path(path).is_block_device():
+            raise ValueError(f"{path} is a device: expected a file of results")
         try:
             text = Path(path).read_text()
         except FileNotFoundError as error:

@@ -1,6 +1,7 @@
 """One loop for every model and every benchmark."""
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
@@ -285,6 +286,8 @@ def open_results(output: Path, model: dict) -> Results:
     """The results of a file that is gone on with, or new ones."""
     if output.is_dir():
         raise IsADirectoryError(f"{output} is a folder: give --output a file in it")
+    if output.exists() and not output.is_file():
+        raise ValueError(f"{output} is a device, a pipe or a socket: give --output a file, which is written as a whole")
     if not output.exists():
         if output.parent.exists() and not output.parent.is_dir():
             raise ValueError(f"{output.parent} is a file: give --output a path in a folder")
@@ -306,7 +309,7 @@ def open_results(output: Path, model: dict) -> Results:
 @contextmanager
 def held(output: Path) -> Iterator[None]:
     """While this evaluation writes a file, no other on this machine does: each would undo the other's work."""
-    name = hashlib.sha256(str(output.resolve()).encode()).hexdigest()[:24]
+    name = hashlib.sha256(os.fsencode(output.resolve())).hexdigest()[:24]
     lock = FileLock(Path(tempfile.gettempdir()) / f"torchvars-{name}.lock", timeout=0)
     try:
         lock.acquire()
@@ -320,6 +323,9 @@ def held(output: Path) -> Iterator[None]:
 
 def check_writable(output: Path) -> None:
     """An OSError if the file could not be written, before anything is tried."""
+    # A file without a bit for writing is not to be replaced, also not by those to whom no bit matters.
+    if output.exists() and not (os.access(output, os.W_OK) and output.stat().st_mode & 0o222):
+        raise PermissionError(f"{output} is read-only: make it writable (chmod u+w), or give --output another file")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=output.parent):
         pass

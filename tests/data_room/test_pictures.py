@@ -1,7 +1,10 @@
 """How stored pictures become batches, whoever makes them."""
 
 import io
+import multiprocessing
+import os
 import random
+import signal
 import struct
 import subprocess
 import sys
@@ -14,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from torchvars.data import Draw, Order, Pictures, load, open_source
-from torchvars.data.pictures import seeded
+from torchvars.data.pictures import check_workers, seeded
 
 COUNT = 10
 
@@ -196,3 +199,22 @@ def test_an_error_of_the_transform_is_not_taken_for_a_broken_picture(folder):
 
     with pytest.raises(ValueError, match="of the transform"):
         Pictures(open_source(folder, "train"), fail)[Draw(0, 0)]
+
+
+def test_those_that_read_leave_an_interrupt_to_the_run(folder):
+    """A terminal sends it to every process."""
+    batches = iter(load(Pictures(open_source(folder, "train"), pixels_of), [[Draw(n, 0)] for n in range(COUNT)], 1))
+    next(batches)
+    for worker in multiprocessing.active_children():
+        os.kill(worker.pid, signal.SIGINT)
+    assert len(list(batches)) == COUNT - 1
+
+
+@pytest.mark.parametrize(("cpus", "most"), [(1, 16), (2, 16), (64, 256)])
+def test_no_more_processes_read_than_the_machine_can_bear(cpus, most, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cpus)), raising=False)
+    for workers in (0, 1, most):
+        check_workers(workers)
+    for workers in (-1, most + 1):
+        with pytest.raises(ValueError, match=rf"from 0 to {most}, got {workers}: .* {cpus} CPU"):
+            check_workers(workers)

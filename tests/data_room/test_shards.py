@@ -90,14 +90,32 @@ def test_plain_shards_are_scanned_without_tarfile(tmp_path, monkeypatch, format,
 
 
 @pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_links_and_other_things_are_no_files(tmp_path, format):
+def test_links_have_the_bytes_they_lead_to_and_other_things_are_told_of(tmp_path, format):
     path = tmp_path / "1.tar"
     with tarfile.open(path, "w", format=format) as archive:
-        for name, kind in (("a.jpg", tarfile.REGTYPE), ("b.jpg", tarfile.SYMTYPE), ("c.jpg", tarfile.FIFOTYPE)):
+        for name, kind, target in (
+            ("./in/a.jpg", tarfile.REGTYPE, ""),
+            ("in/hard.jpg", tarfile.LNKTYPE, "in/a.jpg"),
+            ("in/soft.jpg", tarfile.SYMTYPE, "../in/later.jpg"),
+            ("in/later.jpg", tarfile.SYMTYPE, "hard.jpg"),
+            ("in/lost.jpg", tarfile.SYMTYPE, "nowhere.jpg"),
+            ("in/round.jpg", tarfile.SYMTYPE, "round.jpg"),
+            ("in/lost.txt", tarfile.SYMTYPE, "nowhere.txt"),
+            ("in/pipe.jpg", tarfile.FIFOTYPE, ""),
+        ):
             member = tarfile.TarInfo(name)
-            member.type, member.linkname, member.size = kind, "a.jpg", 3 * (kind == tarfile.REGTYPE)
+            member.type, member.linkname, member.size = kind, target, 3 * (kind == tarfile.REGTYPE)
             archive.addfile(member, io.BytesIO(b"abc"))
-    assert shards.scan(path) == by_tarfile(path) == [("a.jpg", 512, 3)]
+    with pytest.warns(UserWarning, match=r"neither files .* in it: in/lost.jpg, in/pipe.jpg, in/round.jpg$"):
+        found = shards.scan(path)
+    assert found == [(name, 512, 3) for name in ("./in/a.jpg", "in/hard.jpg", "in/soft.jpg", "in/later.jpg")]
+
+
+def test_hidden_files_and_shards_are_passed_over(tmp_path):
+    files = sample("a", 0) | sample("._a", 0) | sample(".trash/a", 0)
+    write_tar(tmp_path / "data" / "1.tar", files)
+    (tmp_path / "data" / "._1.tar").write_bytes(b"left by a system")
+    assert open_source(f"wds/{tmp_path / 'data'}", "train").identities == ["1.tar/a.jpg"]
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT])

@@ -1,6 +1,7 @@
 """Where pictures are stored: folders and tars against the files that were put into them."""
 
 import io
+import os
 import shutil
 import tarfile
 
@@ -153,6 +154,51 @@ def test_an_empty_folder_is_a_class_without_pictures(tmp_path):
     (folder / "eel").mkdir()
     with pytest.raises(ValueError, match=r"1 of the 2 classes of .* have no pictures, such as eel"):
         open_source(folder, "val")
+
+
+def test_hidden_files_are_passed_over(store):
+    hidden = {"train/dog/.b.png": b"", "train/dog/._a.JPG": b"", "train/.trash/a.png": b"", ".train/dog/a.png": b""}
+    source = open_source(store(FILES | hidden), "train")
+    assert source.identities == open_source(store(FILES), "train").identities
+    assert source.classes == ["ant", "cat", "dog"]
+
+
+def test_names_that_are_no_utf_8_can_be_read_and_printed(store):
+    names = [os.fsdecode(name) for name in (b"caf\xe9/\xff.png", b"caf\xe9/\xfe.png", "café/1.png".encode())]
+    files = {name: encoded(number) for number, name in enumerate(names)}
+    source = open_source(store(files), "val")
+    assert source.classes == ["caf\\xe9", "café"]
+    assert contents(source) == {
+        "caf\\xe9/\\xff.png": ("caf\\xe9", files[names[0]]),
+        "caf\\xe9/\\xfe.png": ("caf\\xe9", files[names[1]]),
+        "café/1.png": ("café", files[names[2]]),
+    }
+    "".join([*source.identities, *source.classes]).encode()
+    with pytest.raises(ValueError, match=r"two pictures in .* differ only in bytes that are no UTF-8"):
+        open_source(store(files | {r"caf\xe9/\xff.png": b""}), "val")
+
+
+def test_a_loop_of_links_adds_no_picture(tmp_path):
+    write_folder(tmp_path / "data", FILES)
+    expected = open_source(tmp_path / "data", "train").identities
+    for place, target in (("cat/loop", "cat"), ("loop", "."), ("dog/around", "..")):
+        (tmp_path / "data" / "train" / place).symlink_to(tmp_path / "data" / "train" / target)
+    with pytest.warns(UserWarning, match="lead back to a folder around them: cat/loop, dog/around, loop"):
+        assert open_source(tmp_path / "data", "train").identities == expected
+    # What is linked to twice is there twice.
+    shutil.rmtree(tmp_path / "data" / "val")
+    (tmp_path / "data" / "val").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "data" / "val" / name).symlink_to(tmp_path / "data" / "train" / "ant")
+    assert open_source(tmp_path / "data", "val").identities == ["one/only.webp", "two/only.webp"]
+
+
+def test_a_pipe_is_no_picture_and_a_dead_link_is_a_lost_one(tmp_path):
+    write_folder(tmp_path / "data", FILES)
+    os.mkfifo(tmp_path / "data" / "val" / "cat" / "pipe.png")
+    (tmp_path / "data" / "val" / "cat" / "dead.png").symlink_to(tmp_path / "nowhere")
+    with pytest.warns(UserWarning, match="are neither pictures nor links to any .* cat/pipe.png"):
+        assert open_source(tmp_path / "data", "val").identities == ["cat/dead.png", "cat/v.png", "dog/v.png"]
 
 
 def test_a_split_that_is_not_there(store):

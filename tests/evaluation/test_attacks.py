@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from torchvars.evaluation import attacks
 from torchvars.evaluation.attacks import (
     ATTACKS,
     FGSM,
@@ -148,6 +149,30 @@ class TestEveryAttack:
         assert torch.equal(attack(trained, pixels, labels, generators(6)), first)
         if not isinstance(attack, FGSM):
             assert not torch.equal(attack(trained, pixels, labels, generators(6, first=50)), first)
+
+    @every_attack
+    @every_norm
+    def test_where_pixels_lie_in_memory_makes_no_difference(self, name, norm, trained, data):
+        attack, pixels, labels = make(name, norm), data[0][:6], data[1][:6]
+        expected = attack(trained, pixels, labels, generators(6))
+        strided = torch.stack([pixels, pixels], -1)[..., 0]
+        for other in (pixels.contiguous(memory_format=torch.channels_last), strided):
+            assert not other.is_contiguous()
+            assert torch.equal(attack(trained, other, labels, generators(6)), expected)
+            assert torch.equal(zero_gradients(trained, other, labels), zero_gradients(trained, pixels, labels))
+
+    def test_the_package_of_autoattack_gets_pixels_that_it_can_view_as_rows(self, trained, data, monkeypatch):
+        class Ensemble:
+            def __init__(self, *_, **__):
+                self.apgd_targeted = self.fab = SimpleNamespace()
+
+            def run_standard_evaluation(self, pictures, labels, bs):
+                return pictures.view(len(pictures), -1).view_as(pictures)
+
+        monkeypatch.setattr(attacks, "find_spec", lambda name: name)
+        monkeypatch.setitem(sys.modules, "autoattack", SimpleNamespace(AutoAttack=Ensemble))
+        pixels = data[0][:2].contiguous(memory_format=torch.channels_last)
+        assert torch.equal(make("autoattack", "linf")(trained, pixels, data[1][:2], generators(2)), pixels)
 
     @every_attack
     @every_norm

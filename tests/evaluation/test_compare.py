@@ -17,6 +17,7 @@ from torchvars.evaluation.benchmarks import ALEXNET, Benchmark, Condition
 from torchvars.evaluation.compare import (
     corruption_errors,
     differences,
+    label_spaces_of,
     lines_of,
     print_differences,
     print_table,
@@ -26,7 +27,8 @@ from torchvars.evaluation.compare import (
 from torchvars.evaluation.corruptions import PUBLISHED
 from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
-from torchvars.evaluation.results import Outcome, Results
+from torchvars.evaluation.record import read_results
+from torchvars.evaluation.results import LabelSpace, Outcome, Results
 from torchvars.evaluation.run import rows_of, take_up
 from torchvars.figures import robustness
 from torchvars.figures.robustness import draw_attacks, draw_corruptions
@@ -44,21 +46,28 @@ class Named(Source):
 
 
 def tried(
-    name: str, rights: dict[str, dict], count: int = 40, classes: int = 5, protocol: str = "usual", change: str = ""
+    name: str,
+    rights: dict[str, dict],
+    count: int = 40,
+    classes: int = 5,
+    protocol: str = "usual",
+    change: str = "",
+    space: LabelSpace | None = None,
 ) -> Results:
     """Results of a model by what it recognised: benchmark -> (condition, severity) -> whether (count,)."""
+    space = space or LabelSpace(classes, classes, classes, "those of the pictures")
     results, source = Results({"name": name, "size": 224, "solving": {}}), Named(count, classes)
     for benchmark, found in rights.items():
         conditions = [Condition(*key, source) for key in found]
         reference = ALEXNET if benchmark == "imagenet_c" else None
         asked = Benchmark(benchmark, protocol, "somewhere", conditions, reference=reference, change=change)
-        take_up(results, asked, source)
+        take_up(results, asked, source, space)
         outcomes = results.outcomes[benchmark] = {}
         for (condition, severity), right in found.items():
             key = condition if severity is None else f"{condition} {severity}"
             figures = {"accuracy": bootstrap(100.0 * right), "calibration error": (12.34, None, None)}
             outcomes[key] = Outcome(right, None, figures)
-        results.rows += rows_of(name, asked, outcomes, source)
+        results.rows += rows_of(name, asked, outcomes, source, space)
     return results
 
 
@@ -135,6 +144,59 @@ def test_pictures_to_which_something_else_was_done_are_not_the_same():
     assert relative_error(first, second) is not None
     second.asked["corruptions"]["change"] = "another seed"
     assert relative_error(first, second) is None
+
+
+TEN, TEN_OF_1000 = LabelSpace(10, 10, 10, "ten"), LabelSpace(10, 1000, 10, "ten")
+ALL_OF_1000 = LabelSpace(1000, 1000, 10, "thousand")
+
+
+def before_label_spaces(result: Results, named: int, among_present: bool = False) -> Results:
+    """The same in a file that has no label spaces, where this is the last of the classes that were named."""
+    for name, asked in result.asked.items():
+        del asked["label_space"]
+        asked["among_present"] = among_present
+        outcomes = result.outcomes[name]
+        for key, outcome in outcomes.items():
+            classes = np.full(len(outcome.right), named) if key == "clean" else None
+            outcomes[key] = replace(outcome, named=classes)
+    return result
+
+
+def test_answers_among_different_classes_are_not_compared():
+    rights = {(name, severity): first_ones(0.5) for name in PUBLISHED for severity in range(1, 6)}
+    rights = {"clean": {("clean", None): first_ones(0.7)}, "corruptions": {("clean", None): first_ones(0.7), **rights}}
+
+    def of(name: str, space: LabelSpace) -> Results:
+        return tried(name, rights, classes=10, space=space)
+
+    small, peer, whole = of("small", TEN), of("peer", TEN_OF_1000), of("whole", ALL_OF_1000)
+    old, old_peer = before_label_spaces(of("old", TEN), 9), before_label_spaces(of("old peer", TEN), 701)
+    old_among = before_label_spaces(of("old among", TEN), 9, among_present=True)
+    alike = ({0, 1, 3, 5}, {2, 4})
+    every = (small, peer, whole, old, old_peer, old_among)
+    for one, first in enumerate(every):
+        for two, second in enumerate(every):
+            paired = any({one, two} <= some for some in alike)
+            assert (differences(first, second) != []) == paired, (first.label, second.label)
+            assert (relative_error(first, second) is not None) == paired
+            told = printed(print_differences, first, second)
+            assert ("McNemar" in told) == paired
+            assert ("corruptions: not paired, for the label spaces differ, " in told) != paired
+            assert ("warning, clean: the label spaces differ" in printed(print_table, [first, second])) != paired
+    assert "10 classes and 1000 classes, 10 of them in the pictures" in printed(print_differences, small, whole)
+    assert protocols_of([small, peer, whole, old_peer])[::2] == [
+        "clean: usual; 10 classes; 40 pictures (small)",
+        "clean: usual; label space: 10 of 1000 classes; 40 pictures (peer)",
+        "clean: usual; label space: 1000 classes, 10 of them in the pictures; 40 pictures (whole)",
+        "clean: usual; at least 702 classes, 10 of them in the pictures; 40 pictures (old peer)",
+    ]
+
+
+def test_results_that_ship_can_be_compared():
+    results = [read_results(f"rvt_micro_{name}.cifar10") for name in ("softmax", "vars_d")]
+    assert {str(result.label_space(name)) for result in results for name in result.outcomes} == {"10 classes"}
+    assert {each.benchmark for each in differences(*results)} == set(results[0].outcomes)
+    assert label_spaces_of(results) == []
 
 
 @pytest.mark.parametrize("benchmark", ["corruptions", "imagenet_c", "cifar10_c"])
@@ -234,8 +296,8 @@ def test_a_table_says_how_numbers_came_about():
     first = tried("first", {"clean": {key: first_ones(0.5)}})
     same = tried("same", {"clean": {key: first_ones(0.5)}})
     other = tried("other", {"clean": {key: first_ones(0.5)}}, protocol="another crop")
-    assert protocols_of([first, same]) == ["clean: usual; 40 pictures"]
-    both = ["clean: usual; 40 pictures (first, same)", "clean: another crop; 40 pictures (other)"]
+    assert protocols_of([first, same]) == ["clean: usual; 5 classes; 40 pictures"]
+    both = ["clean: usual; 5 classes; 40 pictures (first, same)", "clean: another crop; 5 classes; 40 pictures (other)"]
     assert protocols_of([first, same, other]) == both
     shown = printed(print_table, [first, same, other])
     assert all(line in shown for line in both)

@@ -123,6 +123,20 @@ def found_right(results: Results) -> float:
     return results.outcomes["clean"]["clean"].right.mean()
 
 
+def test_the_label_space_is_recorded_and_asked_for_again(pictures, tmp_path, capsys):
+    folder = save_weights(tmp_path / "tiny", classes=("left", "right", "top", "bottom", "wall"))
+    model = open_subject(str(folder))
+    for space in ("present", "model"):
+        chosen = BENCHMARKS["clean"](pictures, model, options_of({"label_space": space}))
+        results = evaluate(model, [chosen], folder / "results.json", workers=0)
+        trial = trial_of(results, "clean", {})
+        assert trial.options == ({"label_space": "present"} if space == "present" else {})
+        record_of(folder, {}, {}, {"clean": trial}).write(folder)
+        verify(folder, "--data", pictures)
+        assert "clean: 12 of 12 pictures were recognised, or not, as it is recorded" in capsys.readouterr().out
+        (folder / "results.json").unlink()
+
+
 def test_what_was_not_evaluated_is_not_recorded(measured):
     with pytest.raises(ValueError, match="there are no results of square: it was not evaluated to its end"):
         trial_of(measured[1], "square", {})

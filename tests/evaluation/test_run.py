@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -309,8 +310,10 @@ def test_all_questions_are_checked_before_the_first_is_tried(pictures, tmp_path,
         tried(model, [*benchmarks(pictures, model, "pgd"), strange], output)
     with pytest.raises(ValueError, match="corruptions is not complete"):
         tried(model, benchmarks(pictures, model, "clean", "corruptions"), output, partial_ok=False)
-    with pytest.raises(ValueError, match="batch must be at least 1 and workers at least 0, got 0 and -1"):
-        tried(model, benchmarks(pictures, model, "clean"), output, batch=0, workers=-1)
+    with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
+        tried(model, benchmarks(pictures, model, "clean"), output, batch=0)
+    with pytest.raises(ValueError, match="workers must be from 0 to"):
+        tried(model, benchmarks(pictures, model, "clean"), output, workers=100_000)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"file is a file: give --output a path in a folder"):
         tried(model, benchmarks(pictures, model, "clean"), tmp_path / "file" / "results.json")
@@ -440,6 +443,20 @@ def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):
         tried(subject(), benchmarks(str(folder), subject(), "clean"), tmp_path / "results.json")
 
 
+def test_names_that_are_no_utf_8_are_evaluated_and_gone_on_with(pictures, weights, tmp_path, monkeypatch, capsys):
+    folder = Path(shutil.copytree(pictures, tmp_path / os.fsdecode(b"caf\xe9")))
+    (folder / "left" / "0.png").rename(folder / "left" / os.fsdecode(b"\xff.png"))
+    (folder / "top" / os.fsdecode(b"\xfe.png")).write_bytes(b"nothing")
+    command = ["evaluate", str(weights), "--data", str(folder), "--output", str(folder / "results.json"), "--workers=0"]
+    main(command)
+    results = Results.read(folder / "results.json")
+    assert {r"left/\xff.png", r"top/\xfe.png"} < set(results.pictures["clean"])
+    assert r"top/\xfe.png" in capsys.readouterr().out
+    keys = counted(monkeypatch)
+    main(command)
+    assert keys == []
+
+
 # Classes
 
 
@@ -452,15 +469,55 @@ def test_classes_are_matched_by_name(pictures, tmp_path):
         assert results.value("pgd", "accuracy", "linf 8/255, 5 steps").value == expected
 
 
-def test_the_answer_is_looked_for_among_the_classes_present_where_the_protocol_says_so(pictures, tmp_path):
-    model = subject(classes=("wall", *HALVES), favourite="wall")
-    (clean,) = benchmarks(pictures, model, "clean")
+def test_the_answer_is_looked_for_in_the_label_space_that_is_chosen_and_every_row_says_so(pictures, tmp_path):
+    model, output = subject(classes=("wall", *HALVES), favourite="wall"), tmp_path / "among.json"
+    (clean,) = benchmarks(pictures, model, "clean", options=replace(FEW, label_space="model"))
     whole = tried(model, [clean], tmp_path / "whole.json")
-    among = tried(model, [replace(clean, among_present=True)], tmp_path / "among.json")
+    assert {row.protocol.partition("top-1")[2] for row in whole.rows} == {
+        "; label space: 5 classes, 4 of them in the pictures"
+    }
+    # As there are fewer classes than the model has, those present are what is meant if nothing is said.
+    among = tried(model, benchmarks(pictures, model, "clean"), output)
+    assert {row.protocol.partition("top-1")[2] for row in among.rows} == {"; label space: 4 of 5 classes"}
+    present = benchmarks(pictures, model, "clean", options=replace(FEW, label_space="present"))
+    assert tried(model, present, output).rows == among.rows
+    refused("clean with other settings: among_present True, now False", model, [clean], output)
     assert whole.value("clean", "accuracy", "clean").value == 0
     assert among.value("clean", "accuracy", "clean").value == 100
     # The chance of a class is among these as well.
     assert among.value("clean", "loss", "clean").value < 0.1 < 50 < whole.value("clean", "loss", "clean").value
+
+
+def test_a_model_of_just_the_classes_of_the_pictures_is_asked_as_ever(pictures, tmp_path):
+    model, output = subject(), tmp_path / "results.json"
+    results = tried(model, benchmarks(pictures, model, "clean"), output)
+    assert {row.protocol for row in results.rows} == {results.asked["clean"]["protocol"]}
+    assert str(results.label_space("clean")) == "4 classes"
+    before = output.read_bytes()
+    for space in ("model", "present"):
+        tried(model, benchmarks(pictures, model, "clean", options=replace(FEW, label_space=space)), output)
+        assert output.read_bytes() == before
+    # Files in which nothing is said of it are gone on with.
+    content = json.loads(before)
+    del content["asked"]["clean"]["label_space"]
+    output.write_text(json.dumps(content))
+    assert tried(model, benchmarks(pictures, model, "clean"), output).rows == results.rows
+    assert output.read_bytes() == before
+    # But a model whose classes were renamed is another question.
+    content["asked"]["clean"]["label_space"] = {"classes": 4, "of": 4, "folders": 4, "names": "others"}
+    output.write_text(json.dumps(content))
+    refused("holds clean with other settings: label_space", model, benchmarks(pictures, model, "clean"), output)
+
+
+def test_attacks_on_another_model_look_at_the_same_classes(pictures, tmp_path):
+    """The other model, which is the same, would else be attacked for labels that are none of its own."""
+    model = subject(classes=("wall", *HALVES), favourite="wall")
+    options = replace(FEW, radii=(0.5,), attack_steps=(20,))
+    own = tried(model, benchmarks(pictures, model, "pgd", options=options), tmp_path / "own.json")
+    options = replace(options, transfer=model)
+    other = tried(model, benchmarks(pictures, model, "pgd", options=options), tmp_path / "other.json")
+    key = "linf 127.5/255, 20 steps"
+    assert own.value("pgd", "accuracy", key).value == other.value("pgd of halves", "accuracy", key).value == 0
 
 
 class Counted(nn.Module):
@@ -665,6 +722,42 @@ def test_the_command_from_weights_to_a_comparison(pictures, weights, tmp_path, c
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_command_that_is_stopped_says_what_it_keeps(number, status, pictures, weights, tmp_path, monkeypatch, capsys):
+    output, answer, left = tmp_path / "results.json", run.answer, []
+
+    def stopping(*arguments):
+        if left.pop():
+            os.kill(os.getpid(), number)
+        return answer(*arguments)
+
+    monkeypatch.setattr(run, "answer", stopping)
+    command = [
+        "evaluate",
+        str(weights),
+        "--data",
+        pictures,
+        "--workers=0",
+        "--benchmark=clean,fgsm",
+        "--radii=1/255,.5",
+    ]
+    for until, kept in (
+        ([True], "stopped before a condition was finished: nothing is in {}"),
+        ([True, False], "stopped: 1 finished condition is in {}; the same command goes on"),
+        ([True, False], "stopped: 3 finished conditions are in {}; the same command goes on"),
+    ):
+        left[:] = until
+        handler = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+        with pytest.raises(SystemExit) as stopped:
+            main([*command, "--output", str(output)])
+        assert stopped.value.code == status
+        assert capsys.readouterr().err.splitlines()[-1] == kept.format(output)
+        assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handler
+    left[:] = [False]
+    main([*command, "--output", str(output)])
+    assert "fgsm, linf 127.5/255" in capsys.readouterr().err
+
+
 def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
     output = ["--output", str(tmp_path / "results.json"), "--workers=0"]
     begin = ["evaluate", str(weights), "--data", pictures, *output]
@@ -689,6 +782,11 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
         "tiny, made for 16 pixels, takes no pictures of 18 x 18": [*begin, "--img-size=18"],
         "no frost*.png or frost*.jpg in": [*begin, "--benchmark=corruptions", f"--frost={tmp_path}"],
         "limit must be at least 1, got 0": [*begin, "--limit=0"],
+        "imagenet_r is judged among the classes present, got --label-space model": [
+            *begin,
+            "--benchmark=clean,imagenet_r",
+            "--label-space=model",
+        ],
         "no solver named 'newton': there are ista": [*begin, "--solver=newton"],
         "steps must be a whole number of at least 1, got 0": [*begin, "--steps=0"],
         "--adapt has to see clean pictures, and imagenet_c has none": [*begin, "--adapt=1", "--benchmark=imagenet_c"],
@@ -728,6 +826,7 @@ def test_every_option_of_the_command_arrives(pictures, weights, tmp_path, monkey
         "--img-size=24": {"size": 24},
         "--seed=7": {"seed": 7},
         "--limit=5": {"limit": 5},
+        "--label-space=model": {"label_space": "model"},
         "--corruptions=fog, snow": {"corruptions": ("fog", "snow")},
         "--severities=2,4": {"severities": (2, 4)},
         "--strengths=imagenet": {"strengths": "imagenet"},
@@ -808,4 +907,18 @@ def test_a_place_that_cannot_be_written_to_is_noticed_before_anything_is_tried(p
             evaluate(model, benchmarks(pictures, model, "clean"), output, workers=0, watch=watch)
     with pytest.raises(ValueError, match="is a file: give --output a path in a folder"):
         evaluate(model, benchmarks(pictures, model, "clean"), tmp_path / "file" / "r.json", workers=0, watch=watch)
+    os.mkfifo(tmp_path / "pipe.json")
+    for output in (Path("/dev/full"), tmp_path / "pipe.json"):
+        with pytest.raises(ValueError, match="is a device, a pipe or a socket: give --output a file"):
+            evaluate(model, benchmarks(pictures, model, "clean"), output, workers=0, watch=watch)
+    with pytest.raises(ValueError, match="/dev/zero is a device: expected a file of results"):
+        Results.read("/dev/zero")
     assert tried_on == []
+    output = tmp_path / "kept.json"
+    tried(model, benchmarks(pictures, model, "clean"), output)
+    output.chmod(0o444)
+    before = output.read_bytes()
+    with pytest.raises(PermissionError, match=r"kept.json is read-only: make it writable \(chmod u\+w\)"):
+        evaluate(model, benchmarks(pictures, model, "square"), output, workers=0, watch=watch)
+    assert tried_on == []
+    assert output.read_bytes() == before

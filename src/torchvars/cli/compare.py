@@ -5,8 +5,9 @@ their results with them.
 """
 
 import argparse
-from importlib.util import find_spec
 from pathlib import Path
+
+from .extras import missing_extra
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
         from ..evaluation.compare import print_differences, print_table
         from ..evaluation.record import read_results
     except ModuleNotFoundError as error:
-        raise ValueError(f'comparing needs {error.name}: pip install "torchvars[eval]"') from error
+        raise missing_extra(error, "eval", "comparing") from error
 
     if not 1 <= arguments.baseline <= len(arguments.results):
         raise ValueError(f"--baseline must be from 1 to {len(arguments.results)}, got {arguments.baseline}")
@@ -39,8 +40,10 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.figures is not None:
         from ..figures.robustness import draw_attacks, draw_corruptions
 
-        if find_spec("matplotlib") is None:
-            raise ValueError('figures need matplotlib: pip install "torchvars[figures]"')
+        try:
+            import matplotlib  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, "figures", "drawing") from error
         for draw, name in ((draw_corruptions, "corruptions.png"), (draw_attacks, "attacks.png")):
             path = arguments.figures / name
             print(path if draw(results, path) else f"no {name}: no file has the numbers for it")

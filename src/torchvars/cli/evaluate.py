@@ -8,7 +8,9 @@ import argparse
 from fractions import Fraction
 from pathlib import Path
 
+from .extras import missing_extra
 from .memory import keep_freed_memory
+from .stopping import stoppable
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that read pictures (default: 1)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of corruptions and attacks (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="use N of the pictures, always the same")
+    parser.add_argument(
+        "--label-space",
+        choices=["model", "present"],
+        help="classes among which the answer is looked for: all classes of the model, or those present in the data set "
+        "(default: present if the data set has fewer classes than the model, else model)",
+    )
     parser.add_argument("--partial", action="store_true", help="sum up although conditions or classes are missing")
     group = parser.add_argument_group("corruptions")
     group.add_argument("--corruptions", type=_names, metavar="NAME,NAME", help="default: the 15 and the 4 extra")
@@ -74,11 +82,12 @@ def run(arguments: argparse.Namespace) -> None:
         from ..evaluation.benchmarks import BENCHMARKS, Options
         from ..evaluation.compare import print_table
         from ..evaluation.processes import is_first
+        from ..evaluation.results import say_kept
         from ..evaluation.run import evaluate, usual_rest
         from ..evaluation.subjects import open_subject, set_solving
         from ..evaluation.watch import watching
     except ModuleNotFoundError as error:
-        raise ValueError(f'evaluation needs {error.name}: pip install "torchvars[eval]"') from error
+        raise missing_extra(error, "eval", "evaluation") from error
 
     names = [name.strip() for name in arguments.benchmark.split(",")]
     if strange := [name for name in names if name not in BENCHMARKS]:
@@ -87,6 +96,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(
             f"--transfer-from is for {', '.join(ATTACKS)}: none of them is in --benchmark {arguments.benchmark}"
         )
+    always = [name for name in names if name in ("imagenet_a", "imagenet_r")]
+    if always and arguments.label_space == "model":
+        raise ValueError(f"{always[0]} is judged among the classes present, got --label-space model: leave it out")
     subject = open_subject(arguments.model, arguments.img_size)
     solving = {name: getattr(arguments, name) for name in ("steps", "strength", "solver")}
     solving = {name: value for name, value in solving.items() if value is not None}
@@ -110,6 +122,7 @@ def run(arguments: argparse.Namespace) -> None:
         "queries": arguments.queries,
         "left_out": arguments.left_out,
         "limit": arguments.limit,
+        "label_space": arguments.label_space,
         "transfer": None if arguments.transfer_from is None else open_subject(arguments.transfer_from, subject.size),
     }
     options = Options(seed=arguments.seed, **{name: each for name, each in given.items() if each is not None})
@@ -117,7 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
         benchmarks = [BENCHMARKS[name](arguments.data, subject, options) for name in names]
     except ImportError as error:  # of AutoAttack, which says how to get it
         raise ValueError(str(error)) from error
-    with watching() as watch:
+    with stoppable(lambda: say_kept(arguments.output) if is_first() else ""), watching() as watch:
         results = evaluate(
             subject,
             benchmarks,

@@ -2,17 +2,19 @@
 
 import argparse
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+
+from .extras import missing_extra
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "kind",
         nargs="?",
-        choices=["attentions", "solvers", "models", "weights"],
-        help="only names of this kind; weights: the trained models that come with the package, with their figures "
-        "(default: attentions, solvers and backbones)",
+        choices=["attentions", "solvers", "models", "weights", "benchmarks", "corruptions", "attacks"],
+        help="only names of this kind; weights: the trained models that come with the package, with their figures; "
+        "benchmarks, corruptions and attacks: those of torchvars evaluate (default: attentions, solvers and backbones)",
     )
     parser.add_argument(
         "pattern",
@@ -35,20 +37,40 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def print_names(kind: str | None, pattern: str) -> None:
-    from ..attention import ATTENTIONS
-    from ..sparse import SOLVERS
-
-    for title, registry in {"attentions": ATTENTIONS, "solvers": SOLVERS}.items():
-        if kind in (None, title):
-            print(title)
-            for name in matching(registry, pattern):
-                print(f"  {name:<18}{inspect.getdoc(registry[name]).splitlines()[0]}")
+    for title, registry in registries(kind).items():
+        print(title)
+        for name in matching(registry, pattern):
+            print(f"  {name:<20}{first_line(registry[name])}".rstrip())
     if kind is None:
         from ..models import BACKBONES
 
         print("models, each of these with _ and an attention: rvt_tiny_vars_d")
         for name, (constructor, _) in BACKBONES.items():
-            print(f"  {name:<18}{inspect.getdoc(constructor).splitlines()[0]}")
+            print(f"  {name:<20}{first_line(constructor)}".rstrip())
+
+
+def registries(kind: str | None) -> dict[str, Mapping[str, Callable]]:
+    """What is listed, by its title."""
+    if kind in (None, "attentions", "solvers"):
+        from ..attention import ATTENTIONS
+        from ..sparse import SOLVERS
+
+        every = {"attentions": ATTENTIONS, "solvers": SOLVERS}
+        return every if kind is None else {kind: every[kind]}
+    try:
+        from ..evaluation.attacks import ATTACKS
+        from ..evaluation.benchmarks import BENCHMARKS
+        from ..evaluation.corruptions import CORRUPTIONS
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "eval", f"the list of {kind}") from error
+    if kind == "corruptions":
+        return {"corruptions, the 15 that sums are over and 4 extra": CORRUPTIONS}
+    return {kind: {"attacks": ATTACKS, "benchmarks": BENCHMARKS}[kind]}
+
+
+def first_line(member: Callable) -> str:
+    """What a member of a registry is; empty where Python leaves out doc-strings (-OO)."""
+    return (inspect.getdoc(member) or "").partition("\n")[0]
 
 
 def print_models(pattern: str, paper: bool) -> None:

@@ -1,6 +1,8 @@
 """Finds the command and runs it. Nothing heavy is imported before a command needs it."""
 
 import argparse
+import os
+import sys
 from importlib import import_module
 
 from .. import __version__
@@ -19,6 +21,21 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Runs a command; ends quietly if what reads its output has gone, as `torchvars list | head -1` does."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # names of files may have bytes that are no characters
+    try:
+        try:
+            dispatch(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        raise SystemExit(128 + 13) from None  # as if by SIGPIPE
+
+
+def dispatch(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="torchvars", description="Attention as recurrent sparse reconstruction, for PyTorch."
     )
@@ -41,5 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     try:
         parsed.run(parsed, *([more] if parsed.takes_more else []))
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, FloatingPointError) as error:  # what went wrong, in its own words
         parser.exit(2, f"torchvars {parsed.command}: {error}\n")

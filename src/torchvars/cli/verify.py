@@ -9,7 +9,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from .extras import missing_extra
 from .memory import keep_freed_memory
+from .stopping import stoppable
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,12 +28,12 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         from ..evaluation.processes import is_first
         from ..evaluation.record import RESULTS, Record, answers_alike, benchmarks_of, check
-        from ..evaluation.results import Results
+        from ..evaluation.results import Results, say_kept
         from ..evaluation.run import evaluate
         from ..evaluation.subjects import open_subject
         from ..evaluation.watch import watching
     except ModuleNotFoundError as error:
-        raise ValueError(f'verifying needs {error.name}: pip install "torchvars[eval]"') from error
+        raise missing_extra(error, "eval", "verifying") from error
     from ..models.embedded import find_embedded
 
     folder = Path(arguments.name).resolve() if Path(arguments.name).is_dir() else find_embedded(arguments.name)
@@ -45,7 +47,15 @@ def run(arguments: argparse.Namespace) -> None:
     subject = open_subject(str(folder))
     names = None if arguments.benchmark is None else [name.strip() for name in arguments.benchmark.split(",")]
     benchmarks = benchmarks_of(record, arguments.data, subject, names)
-    with tempfile.TemporaryDirectory() as aside, watching() as watch:
+
+    def left() -> str:
+        if not is_first():
+            return ""
+        if arguments.output is None:
+            return "stopped: nothing is kept without --output FILE"
+        return say_kept(arguments.output)
+
+    with stoppable(left), tempfile.TemporaryDirectory() as aside, watching() as watch:
         output = arguments.output or Path(aside) / "results.json"
         kept = {"partial_ok": True, "batch": arguments.batch, "workers": arguments.workers}
         results = evaluate(subject, benchmarks, output, watch=watch, **kept)

@@ -143,10 +143,36 @@ def _end_when_told_by(process: int) -> None:
     os._exit(0)
 
 
+def check_workers(workers: int) -> None:
+    """A ValueError if so many processes cannot read pictures here.
+
+    The most are four for each CPU that this process may use, and never fewer than 16: those that wait for a network
+    drive keep no CPU busy, but a thousand of them take all memory before the first picture is read.
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = max(16, 4 * cpus)
+    if not 0 <= workers <= most:
+        raise ValueError(
+            f"workers must be from 0 to {most}, got {workers}: they are processes that read pictures, and there "
+            f"{'is 1 CPU' if cpus == 1 else f'are {cpus} CPUs'} for this process"
+        )
+
+
+class _Loader(DataLoader):
+    """One whose processes do not hear of Ctrl-C, which a terminal sends to all: the run ends them."""
+
+    def __iter__(self):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what they begin with
+        try:
+            return super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) -> Iterable[Batch]:
     """Batches in the order given, made by so many processes beside this one."""
     pictures.readable()  # if none is, it is said here plainly, and not by another process
-    return DataLoader(
+    return (_Loader if hasattr(signal, "pthread_sigmask") else DataLoader)(
         pictures,
         batch_sampler=batches,
         num_workers=workers,

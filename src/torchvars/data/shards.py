@@ -14,7 +14,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .sources import EXTENSIONS, SPLITS, Member, Source, all_splits, choose_split, read_part, tar_members
+from .sources import (
+    EXTENSIONS,
+    SPLITS,
+    Member,
+    Source,
+    all_splits,
+    choose_split,
+    is_hidden,
+    printable,
+    read_part,
+    tar_members,
+)
 
 # If a sample has several pictures, such as a photograph and its mask, the first of these is meant: as in timm.
 PICTURES = list(dict.fromkeys(["jpg", "png", "webp", *(extension[1:] for extension in sorted(EXTENSIONS))]))
@@ -37,7 +48,9 @@ class Shards(Source):
         self.shards = [folder / shard for shard in shards]
         with ThreadPoolExecutor(THREADS) as threads:
             indices = list(threads.map(index_shard, self.shards))
-        identities = [f"{shard}/{name}" for shard, index in zip(shards, indices, strict=True) for name in index.names]
+        identities = [
+            printable(f"{shard}/{name}") for shard, index in zip(shards, indices, strict=True) for name in index.names
+        ]
         name = f"{folder} ({len(shards)} shards, {shards[0]} the first)"
         if not identities:
             raise ValueError(f"{name} holds no pictures: expected <key>.jpg and <key>.cls for each")
@@ -110,7 +123,7 @@ def _named(folder: Path, split: str) -> list[str]:
         path.relative_to(folder).as_posix()
         for pattern in ("*", "*/*")
         for path in folder.glob(pattern)
-        if re.search(r"\.(tar(\.\w+)?|tgz)$", path.name)
+        if re.search(r"\.(tar(\.\w+)?|tgz)$", path.name) and not is_hidden(path.relative_to(folder).as_posix())
     ]
     if not shards:
         found = sorted(path.name for path in folder.iterdir())
@@ -151,6 +164,8 @@ def index_shard(path: Path) -> Index:
     """
     samples: dict[str, dict[str, Member]] = {}
     for member in scan(path):
+        if is_hidden(member[0]):
+            continue
         folder, slash, file = member[0].rpartition("/")
         stem, _, kind = file.partition(".")
         kind = kind.lower()

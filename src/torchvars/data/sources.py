@@ -2,9 +2,13 @@
 
 import io
 import os
+import posixpath
 import tarfile
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -15,14 +19,16 @@ SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", 
 Member = tuple[str, int, int]
 """A file in a tar: its name, where its bytes begin, and how many they are."""
 
+T = TypeVar("T")
+
 
 class Source(ABC):
     """Pictures with a class each, in an order that does not depend on the machine.
 
     Attributes:
         name: what it is, for messages.
-        identities: what each picture is called, no two the same: in folders its path below that of the split,
-            <class>/.../<file>.
+        identities: what each picture is called, no two the same, in characters that can be printed: in folders its
+            path below that of the split, <class>/.../<file>.
         classes: their names.
         labels: the class of each picture, an index into `classes`.
     """
@@ -60,18 +66,86 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 class Folder(Source):
-    """<folder>/<class>/.../<picture>."""
+    """<folder>/<class>/.../<picture>. Names that begin with a dot are passed over."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        found = (Path(root, file) for root, _, files in os.walk(folder, followlinks=True) for file in files)
-        pictures = [path.relative_to(folder) for path in found if path.suffix.lower() in EXTENSIONS]
-        _check(folder, [path.as_posix() for path in pictures], sorted(path.name for path in folder.iterdir()))
-        super().__init__(str(folder), *_classes_by_folder([path.as_posix() for path in pictures]))
-        _check_classes(str(folder), {path.name for path in folder.iterdir() if path.is_dir()}, self.classes)
+        found = _Found(folder)
+        _check(folder, found.pictures, sorted(path.name for path in folder.iterdir()))
+        paths = by_identity(str(folder), {path: path for path in found.pictures})
+        self.paths = {identity: path for identity, path in paths.items() if identity != path}
+        super().__init__(str(folder), *_classes_by_folder(list(paths)))
+        _check_classes(str(folder), {printable(name) for name in found.folders}, self.classes)
+        tell_of(str(folder), "are neither pictures nor links to any (pipes, sockets or devices)", found.strange)
+        tell_of(str(folder), "lead back to a folder around them", found.loops)
 
     def read(self, index: int) -> bytes:
-        return (self.folder / self.identities[index]).read_bytes()
+        identity = self.identities[index]
+        return (self.folder / self.paths.get(identity, identity)).read_bytes()
+
+
+class _Found:
+    """What is in a folder, with links followed: paths below it.
+
+    Attributes:
+        pictures: files by their extension, also if they cannot be read.
+        folders: those that may be classes.
+        strange: what has the name of a picture and is no file: to open a pipe would be to wait for ever.
+        loops: links to a folder that they are in.
+    """
+
+    def __init__(self, folder: Path):
+        self.pictures: list[str] = []
+        self.folders: list[str] = []
+        self.strange: list[str] = []
+        self.loops: list[str] = []
+        self._walk(str(folder), "", [_inode(each) for each in folder.resolve().parents])
+
+    def _walk(self, folder: str, prefix: str, around: list[tuple[int, int]]) -> None:
+        here = _inode(folder)
+        if here in around:
+            self.loops.append(prefix.removesuffix("/"))
+            return
+        if prefix.count("/") == 1:
+            self.folders.append(prefix.removesuffix("/"))
+        with os.scandir(folder) as entries:
+            entries = [entry for entry in entries if not entry.name.startswith(".")]
+        for entry in entries:
+            if entry.is_dir():
+                self._walk(entry.path, f"{prefix}{entry.name}/", [*around, here])
+            elif PurePosixPath(entry.name).suffix.lower() in EXTENSIONS:
+                is_picture = entry.is_file() or not os.path.exists(entry.path)  # a dead link is one that is lost
+                (self.pictures if is_picture else self.strange).append(prefix + entry.name)
+
+
+def _inode(path: str | Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def printable(name: str) -> str:
+    """A name with the bytes of it that are no UTF-8 written out, such as caf\\xe9.png."""
+    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def by_identity(where: str, pictures: dict[str, T]) -> dict[str, T]:
+    """What is known of pictures by their paths, by their identities instead; a ValueError if two have the same."""
+    named = {printable(path): known for path, known in pictures.items()}
+    if len(named) < len(pictures):
+        raise ValueError(f"two pictures in {where} differ only in bytes that are no UTF-8: rename one of them")
+    return named
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file or a folder around it begins with a dot, as those that systems leave behind: ._1.jpg, .Trash."""
+    return any(part.startswith(".") for part in PurePosixPath(path).parts)
+
+
+def tell_of(where: str, what: str, names: Iterable[str]) -> None:
+    """Warns of what is left out."""
+    if names := sorted(map(printable, names)):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        warnings.warn(f"left out of {where}, for they {what}: {', '.join(names[:3])}{more}", stacklevel=2)
 
 
 class Tar(Source):
@@ -138,7 +212,7 @@ def _read_words(path: str | Path) -> tuple[str, str]:
 
 
 def _folder_of_split(folder: Path, split: str) -> Path:
-    present = {child.name for child in folder.iterdir() if child.is_dir()}
+    present = {child.name for child in folder.iterdir() if child.is_dir() and not is_hidden(child.name)}
     chosen = choose_split(present, split, str(folder))
     return folder if chosen is None else folder / chosen
 
@@ -156,10 +230,22 @@ def choose_split(present: set[str], split: str, where: str, expected: str = "a f
 
 
 def tar_members(path: Path) -> list[Member]:
-    """The files in a tar that is neither compressed nor cut off; a ValueError if it is."""
+    """The files in a tar that is neither compressed nor cut off; a ValueError if it is.
+
+    Links are files that have the bytes of those they lead to.
+    """
+    members, links, strange = [], {}, []
     try:
         with tarfile.open(path, "r:") as archive:
-            members = [(member.name, member.offset_data, member.size) for member in archive if member.isfile()]
+            for member in archive:
+                if member.isfile():
+                    members.append((member.name, member.offset_data, member.size))
+                elif member.islnk():
+                    links[member.name] = member.linkname
+                elif member.issym():
+                    links[member.name] = posixpath.join(posixpath.dirname(member.name), member.linkname)
+                elif not member.isdir():
+                    strange.append(member.name)
             # A tar that is cut off between two files looks whole, but for the block of zeros that ends one.
             archive.fileobj.seek(archive.offset)
             if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -169,7 +255,28 @@ def tar_members(path: Path) -> list[Member]:
             f"{path} is no plain and whole tar: {error}. Pictures are read from it at random, so unpack a compressed "
             "one first; copy a broken one again"
         ) from error
-    return members
+    followed, lost = _follow(links, members)
+    left_out = [name for name in (*strange, *lost) if PurePosixPath(name).suffix.lower() in EXTENSIONS]
+    tell_of(str(path), "are neither files nor links to files in it", [name for name in left_out if not is_hidden(name)])
+    return members + followed
+
+
+def _follow(links: dict[str, str], members: list[Member]) -> tuple[list[Member], list[str]]:
+    """Links in a tar as files, and those that lead to none."""
+    targets = {posixpath.normpath(name): posixpath.normpath(target) for name, target in links.items()}
+    places = {posixpath.normpath(name): (begin, size) for name, begin, size in members}
+    found, lost = [], []
+    for name in links:
+        target = posixpath.normpath(name)
+        for _ in links:  # as many as one can lead to another without going round
+            if target not in targets:
+                break
+            target = targets[target]
+        if target in places:
+            found.append((name, *places[target]))
+        else:
+            lost.append(name)
+    return found, lost
 
 
 def read_part(path: Path, begin: int, size: int, name: str) -> bytes:
@@ -184,6 +291,7 @@ def read_part(path: Path, begin: int, size: int, name: str) -> bytes:
 
 def _open_tar(path: Path, split: str) -> Tar:
     members = {PurePosixPath(name.lstrip("/")).as_posix(): (begin, size) for name, begin, size in tar_members(path)}
+    members = by_identity(str(path), {name: place for name, place in members.items() if not is_hidden(name)})
     pictures = {name: place for name, place in members.items() if PurePosixPath(name).suffix.lower() in EXTENSIONS}
     # One folder around everything is not a class.
     while len(tops := {PurePosixPath(name).parts[0] for name in pictures}) == 1:
@@ -219,8 +327,8 @@ def all_splits() -> set[str]:
 
 
 def _check_classes(where: str, folders: set[str], classes: list[str]) -> None:
-    """A ValueError if a folder that should be a class has no pictures; one whose name begins with a dot is none."""
-    if empty := sorted(name for name in folders.difference(classes) if not name.startswith(".")):
+    """A ValueError if a folder that should be a class has no pictures."""
+    if empty := sorted(folders.difference(classes)):
         raise ValueError(
             f"{len(empty)} of the {len(empty) + len(classes)} classes of {where} have no pictures, such as {empty[0]}: "
             f"copy them again, or remove the folders; a picture ends in {', '.join(sorted(EXTENSIONS))}"

@@ -59,8 +59,9 @@ class Attack:
         """
         _check(pixels, labels, generators)
         with _evaluated(classifier):
-            # copies, since tensors made in inference mode cannot take part in a gradient
-            pixels, labels = pixels.detach().clone(), labels.to(pixels.device, torch.long, copy=True)
+            # copies, since tensors made in inference mode cannot take part in a gradient; AutoAttack views them as rows
+            pixels = pixels.detach().clone(memory_format=torch.contiguous_format)
+            labels = labels.to(pixels.device, torch.long, copy=True)
             if self.radius == 0 or not len(pixels):
                 return pixels
             pictures = self.run(classifier, pixels, labels, generators).detach()

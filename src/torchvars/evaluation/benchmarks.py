@@ -1,7 +1,7 @@
 """What a model is tried on: each benchmark is a list of conditions, and what is made of their outcomes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from ..data import Part, Source, derive_seed, leave_out, open_source
 from ..data.arrays import Arrays
 from ..data.pictures import Pictures, to_pixels
 from ..data.sources import Folder, absolute
+from ..models.peers import Among
 from .attacks import ATTACKS, PGD, Attack, Square, Transferred
 from .chance import generators_of
 from .corruptions import EXTRA, PUBLISHED, corrupt
@@ -80,6 +81,9 @@ class Options:
     """Of everything that is left to chance."""
     limit: int | None = None
     """Use so many of the pictures, always the same."""
+    label_space: str | None = None
+    """Classes among which the answer is looked for: "model" for all of the model, "present" for those of the data set;
+    else the latter if they are fewer. ImageNet-A and ImageNet-R are always judged among those present."""
     corruptions: tuple[str, ...] = PUBLISHED + EXTRA
     """Which of them."""
     severities: tuple[int, ...] = SEVERITIES
@@ -107,6 +111,8 @@ class Options:
             raise ValueError(f"no corruption named {strange[0]!r}: there are {', '.join(every)}")
         if strange := [severity for severity in self.severities if severity not in SEVERITIES]:
             raise ValueError(f"severities are 1, 2, 3, 4 and 5, got {strange[0]}")
+        if self.label_space not in (None, "model", "present"):
+            raise ValueError(f"label_space must be model or present, got {self.label_space!r}")
         for name in ("corruptions", "severities"):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))  # each once
         if self.norm not in ("linf", "l2"):
@@ -133,13 +139,14 @@ class Options:
 
 
 def clean(path: str, subject: Subject, options: Options) -> Benchmark:
-    """Pictures as they are."""
+    """Clean pictures."""
     source = limited(open_source(path, "val"), options.limit)
-    return Benchmark("clean", f"{centred(subject)}; top-1", absolute(path), [Condition("clean", None, source)])
+    conditions, among = [Condition("clean", None, source)], among_present(source, subject, options)
+    return Benchmark("clean", f"{centred(subject)}; top-1", absolute(path), conditions, among)
 
 
 def corruptions(path: str, subject: Subject, options: Options) -> Benchmark:
-    """Corruptions made on the fly."""
+    """Corruptions of clean pictures, made on the fly: 15 and 4 extra, at 5 severities."""
     source = limited(open_source(path, "val"), options.limit)
     strengths = options.strengths or ("imagenet" if subject.size > 85 else "cifar")
 
@@ -157,11 +164,12 @@ def corruptions(path: str, subject: Subject, options: Options) -> Benchmark:
     done = f"the strengths for {strengths}, 8 bit, seed {options.seed}"
     done += ", frost made up" if options.frost is None else f", frost of {options.frost.resolve()}"
     protocol, missing = f"{centred(subject)}; then corrupted with {done}", tuple(options.not_asked())
-    return Benchmark("corruptions", protocol, absolute(path), conditions, missing=missing, change=done)
+    among = among_present(source, subject, options)
+    return Benchmark("corruptions", protocol, absolute(path), conditions, among, missing=missing, change=done)
 
 
 def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
-    """The published files, <corruption>/<severity>/<class>/<picture>."""
+    """The published files of ImageNet-C, <corruption>/<severity>/<class>/<picture>."""
     found, missing = {}, options.not_asked()
     for name in options.corruptions:
         for severity in options.severities:
@@ -187,13 +195,14 @@ def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
         f"published files, {stored(subject, first)}; CE relative to AlexNet",
         absolute(path),
         conditions,
+        among_present(first, subject, options),
         reference=ALEXNET,
         missing=tuple(missing),
     )
 
 
 def cifar10_c(path: str, subject: Subject, options: Options) -> Benchmark:
-    """The published arrays, <corruption>.npy and labels.npy."""
+    """The published arrays of CIFAR-10-C, <corruption>.npy and labels.npy."""
     folder = Path(path)
     if not (folder / "labels.npy").exists():
         raise ValueError(f"{path} holds nothing of CIFAR-10-C: expected labels.npy and <corruption>.npy")
@@ -218,15 +227,18 @@ def cifar10_c(path: str, subject: Subject, options: Options) -> Benchmark:
     missing = options.not_asked() + [f"{name}.npy" for name in asked if not (folder / f"{name}.npy").exists()]
     if not conditions:
         raise ValueError(f"{path} holds none of {', '.join(f'{name}.npy' for name in options.corruptions[:3])}, ...")
-    protocol = f"published arrays, {stored(subject, conditions[0].source)}"
-    return Benchmark("cifar10_c", protocol, absolute(path), conditions, missing=tuple(missing))
+    source = conditions[0].source
+    protocol, among = f"published arrays, {stored(subject, source)}", among_present(source, subject, options)
+    return Benchmark("cifar10_c", protocol, absolute(path), conditions, among, missing=tuple(missing))
 
 
 def imagenet_a(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Natural adversarial examples (ImageNet-A), 200 classes."""
     return _of_200_classes("imagenet_a", "imagenet-a", path, subject, options)
 
 
 def imagenet_r(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Renditions such as paintings and toys (ImageNet-R), 200 classes."""
     return _of_200_classes("imagenet_r", "imagenet-r", path, subject, options)
 
 
@@ -248,19 +260,22 @@ def _of_200_classes(name: str, subset: str, path: str, subject: Subject, options
 
 
 def imagenet_sketch(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Drawings in black and white (ImageNet-Sketch), 1000 classes."""
     source = limited(open_source(path, "val"), options.limit)
     protocol, missing = f"{centred(subject)}; top-1", missing_classes(source, "imagenet-1k")
-    return Benchmark("imagenet_sketch", protocol, absolute(path), [Condition("clean", None, source)], missing=missing)
+    conditions, among = [Condition("clean", None, source)], among_present(source, subject, options)
+    return Benchmark("imagenet_sketch", protocol, absolute(path), conditions, among, missing=missing)
 
 
 def pacs(path: str, subject: Subject, options: Options) -> Benchmark:
-    """The domain that was not trained on, all of it."""
+    """PACS: all pictures of the domain that was not trained on."""
     source = limited(leave_out(open_source(path, "val"), options.left_out, "test"), options.limit)
-    conditions = [Condition(options.left_out, None, source)]
-    return Benchmark("pacs", f"{centred(subject)}; top-1", absolute(path), conditions)
+    conditions, among = [Condition(options.left_out, None, source)], among_present(source, subject, options)
+    return Benchmark("pacs", f"{centred(subject)}; top-1", absolute(path), conditions, among)
 
 
 def pgd(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Attacked by projected gradient descent."""
     attacks = [
         PGD(radius, norm=options.norm, steps=steps) for steps in options.attack_steps for radius in radii_of(options)
     ]
@@ -268,16 +283,19 @@ def pgd(path: str, subject: Subject, options: Options) -> Benchmark:
 
 
 def fgsm(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Attacked by one step along the sign of the gradient."""
     attacks = [ATTACKS["fgsm"](radius, norm=options.norm) for radius in radii_of(options)]
     return _attacked("fgsm", attacks, path, subject, options)
 
 
 def square(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Attacked by random squares, without gradients."""
     attacks = [Square(radius, norm=options.norm, queries=options.queries) for radius in radii_of(options)]
     return _attacked("square", attacks, path, subject, options)
 
 
 def autoattack(path: str, subject: Subject, options: Options) -> Benchmark:
+    """Attacked by the ensemble AutoAttack, with the package of its authors."""
     attacks = [ATTACKS["autoattack"](radius, norm=options.norm) for radius in radii_of(options)]
     return _attacked("autoattack", attacks, path, subject, options)
 
@@ -294,15 +312,20 @@ def _attacked(name: str, attacks: Iterable[Attack], path: str, subject: Subject,
 
     def change(attack: Attack | Transferred) -> Change:
         def attacked(classifier: nn.Module, pixels: Tensor, labels: Tensor, identities: Sequence[str]) -> Tensor:
-            if isinstance(attack, Transferred):
-                attack.source.to(pixels.device)
-            return attack(classifier, pixels, labels, generators_of(identities, name, describe(attack), options.seed))
+            generators = generators_of(identities, name, describe(attack), options.seed)
+            if not isinstance(attack, Transferred):
+                return attack(classifier, pixels, labels, generators)
+            source = attack.source.to(pixels.device)
+            if isinstance(classifier, Among):  # labels count these classes, and both models have the same
+                source = Among(source, classifier.columns.tolist()).to(pixels.device)
+            return replace(attack, source=source)(classifier, pixels, labels, generators)
 
         return attacked
 
     conditions = [Condition("clean", None, source)]
     conditions += [Condition(each, None, source, change(attack)) for each, attack in named.items()]
-    return Benchmark(name, f"{centred(subject)}; {done}", absolute(path), conditions, attacks=named, change=done)
+    protocol, among = f"{centred(subject)}; {done}", among_present(source, subject, options)
+    return Benchmark(name, protocol, absolute(path), conditions, among, attacks=named, change=done)
 
 
 BENCHMARKS: dict[str, Callable[[str, Subject, Options], Benchmark]] = {
@@ -322,6 +345,12 @@ BENCHMARKS: dict[str, Callable[[str, Subject, Options], Benchmark]] = {
         autoattack,
     )
 }
+
+
+def among_present(source: Source, subject: Subject, options: Options) -> bool:
+    """Whether the answer is looked for among the classes of the data set only; if these are all, there is no choice."""
+    fewer = subject.classes is not None and len(source.classes) < len(subject.classes)
+    return fewer and options.label_space != "model"
 
 
 def radii_of(options: Options) -> tuple[float, ...]:

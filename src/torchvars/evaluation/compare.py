@@ -52,10 +52,11 @@ def lines_of(results: Sequence[Results]) -> list[tuple[str, str, str]]:
 def relative_error(result: Results, baseline: Results) -> tuple[float, float, float] | None:
     """Error under each of the 15 corruptions over that of a baseline, their mean in percent, with its interval.
 
-    None if one of the two lacks a corruption, or they saw other pictures, or corrupted in another way.
+    None if one of the two lacks a corruption, or they saw other pictures, or corrupted in another way, or answered
+    among other classes.
     """
     mine, others = corruption_errors(result), corruption_errors(baseline)
-    if mine is None or others is None or not same_pictures(result, baseline, "corruptions"):
+    if mine is None or others is None or not is_paired(result, baseline, "corruptions"):
         return None
     both = np.concatenate([mine, others], 1)
     count = mine.shape[1]
@@ -68,11 +69,42 @@ def relative_error(result: Results, baseline: Results) -> tuple[float, float, fl
     return bootstrap(both, statistic)
 
 
-def same_pictures(first: Results, second: Results, benchmark: str) -> bool:
-    """Whether both have a benchmark on pictures of the same names, to which the same was done."""
-    if first.pictures.get(benchmark) != second.pictures.get(benchmark):
-        return False
-    return first.asked[benchmark].get("change") == second.asked[benchmark].get("change")
+def is_paired(first: Results, second: Results, benchmark: str) -> bool:
+    """Whether the answers of both to a benchmark can be compared picture by picture."""
+    return benchmark in first.asked and benchmark in second.asked and why_not_paired(first, second, benchmark) is None
+
+
+def why_not_paired(first: Results, second: Results, benchmark: str) -> str | None:
+    """Why the answers of both to a benchmark cannot be compared; None if they can.
+
+    They can if they are for pictures of the same names, to which the same was done, among the same classes.
+    """
+    both = (first, second)
+    ways, pictures = [each.asked[benchmark].get("change") for each in both], [each.pictures[benchmark] for each in both]
+    if ways[0] != ways[1]:
+        return f"it was done with {ways[0]}, and with {ways[1]}"
+    if pictures[0] != pictures[1]:
+        alike = len(set(pictures[0]) & set(pictures[1]))
+        return (
+            f"it was of {len(pictures[0])} pictures, and of {len(pictures[1])}, {alike} of which are the same: "
+            "evaluate both on the same ones, with the same --limit"
+        )
+    if not same_label_space(first, second, benchmark):
+        spaces = [each.label_space(benchmark) for each in both]
+        return f"the label spaces differ, {spaces[0]} and {spaces[1]}: evaluate both with --label-space present"
+    return None
+
+
+def same_label_space(first: Results, second: Results, benchmark: str) -> bool:
+    """Whether both answered among the same classes."""
+    one, other = (each.label_space(benchmark) for each in (first, second))
+    if one.names is not None and other.names is not None:
+        return one.names == other.names
+    # A file that does not name them tells whether they were more than those of the pictures, and how many at least.
+    more = [each.label_space(benchmark).classes > each.asked[benchmark]["classes"] for each in (first, second)]
+    within = one.names is None or other.classes <= one.classes
+    within &= other.names is None or one.classes <= other.classes
+    return within and more[0] == more[1]
 
 
 def corruption_errors(result: Results, benchmark: str = "corruptions") -> np.ndarray | None:
@@ -92,7 +124,7 @@ def differences(first: Results, second: Results) -> list[Difference]:
     found = []
     for benchmark, outcomes in first.outcomes.items():
         others = second.outcomes.get(benchmark, {})
-        if not same_pictures(first, second, benchmark):
+        if not is_paired(first, second, benchmark):
             continue
         for condition, outcome in outcomes.items():
             if condition in others:
@@ -129,6 +161,8 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
     console.print(table)
     for line in protocols_of(results):
         console.print(line, highlight=False, markup=False)
+    for line in label_spaces_of(results):
+        console.print(line, highlight=False, markup=False, style="yellow")
     for name, result in zip(names, results, strict=True):
         for warning in result.warnings:
             console.print(f"warning, {name}: {warning}", highlight=False, markup=False, style="yellow")
@@ -144,11 +178,32 @@ def protocols_of(results: Sequence[Results]) -> list[str]:
     for result in results:
         for benchmark in {row.benchmark: None for row in result.rows}:
             row = next(row for row in result.rows if row.benchmark == benchmark)
-            said.setdefault(f"{benchmark}: {row.protocol}; {row.images} pictures", []).append(result.label)
+            space = result.label_space(benchmark)
+            # where there is a choice, the row's protocol names it; but for files written before there was one
+            classes = f"; {space}" if space.is_plain or space.of is None else ""
+            said.setdefault(f"{benchmark}: {row.protocol}{classes}; {row.images} pictures", []).append(result.label)
     ways = Counter(line.partition(":")[0] for line in said)
     return [
         line if ways[line.partition(":")[0]] == 1 else f"{line} ({', '.join(labels)})" for line, labels in said.items()
     ]
+
+
+def label_spaces_of(results: Sequence[Results]) -> list[str]:
+    """A line for each benchmark of which models saw the same pictures, and answered among different classes."""
+    lines = []
+    for benchmark in dict.fromkeys(name for result in results for name in result.outcomes):
+        having = [result for result in results if benchmark in result.outcomes]
+        pictures = [set(result.pictures[benchmark]) for result in having]
+        if any(
+            not pictures[0].isdisjoint(some) and not same_label_space(having[0], each, benchmark)
+            for each, some in zip(having[1:], pictures[1:], strict=True)
+        ):
+            told = "; ".join(f"{each.label}, {each.label_space(benchmark)}" for each in having)
+            lines.append(
+                f"warning, {benchmark}: the label spaces differ ({told}), so that the numbers cannot be compared: "
+                "evaluate all with --label-space present"
+            )
+    return lines
 
 
 def paper_figure(paper: dict, results: Sequence[Results], benchmark: str, condition: str, metric: str) -> str:
@@ -169,17 +224,8 @@ def print_differences(first: Results, second: Results, console: Console | None =
     names = first.label, second.label
     shared = [benchmark for benchmark in first.outcomes if benchmark in second.outcomes]
     for benchmark in shared:
-        ways = [result.asked[benchmark].get("change") for result in (first, second)]
-        pictures = [result.pictures[benchmark] for result in (first, second)]
-        if ways[0] != ways[1]:
-            console.print(f"{benchmark}: not paired, for it was done with {ways[0]}, and with {ways[1]}", markup=False)
-        elif pictures[0] != pictures[1]:
-            alike = len(set(pictures[0]) & set(pictures[1]))
-            console.print(
-                f"{benchmark}: not paired, for it was of {len(pictures[0])} pictures, and of {len(pictures[1])}, "
-                f"{alike} of which are the same: evaluate both on the same ones, with the same --limit",
-                markup=False,
-            )
+        if (reason := why_not_paired(first, second, benchmark)) is not None:
+            console.print(f"{benchmark}: not paired, for {reason}", markup=False)
     if not found:
         console.print(f"{names[0]} and {names[1]} have nothing in common that could be paired", markup=False)
         return

@@ -139,6 +139,8 @@ def trial_of(results: Results, benchmark: str, options: dict) -> Trial:
     if not rows:
         raise ValueError(f"there are no results of {benchmark}: it was not evaluated to its end")
     asked = results.asked[benchmark]
+    if asked["among_present"]:
+        options = {**options, "label_space": "present"}
     measured = [Measured(row.condition, row.severity, row.metric, *_rounded(row)) for row in rows]
     return Trial(options, rows[0].protocol, asked["pictures"], asked["images"], measured)
 
@@ -161,7 +163,7 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
     benchmarks = []
     for name in chosen:
         trial = record.trials[name]
-        benchmark = BENCHMARKS[name](data, subject, options_of(trial.options))
+        benchmark = BENCHMARKS[name](data, subject, options_of({"label_space": "model", **trial.options}))
         if digest_of(benchmark.conditions[0].source.identities) != trial.pictures:
             raise ValueError(
                 f"{name} was measured on {trial.images} pictures, and not on those of {data}, whose names are others: "

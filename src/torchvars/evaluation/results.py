@@ -60,6 +60,28 @@ class Outcome:
         return cls(right.astype(bool), named, figures, content.get("unread", 0))
 
 
+@dataclass(frozen=True)
+class LabelSpace:
+    """The classes among which the answer is looked for."""
+
+    classes: int  # how many they are
+    of: int | None  # how many the model has; None if the file does not say
+    folders: int  # how many the data set has
+    names: str | None  # hash of their names; None if the file does not say
+
+    def __str__(self) -> str:
+        if self.of is not None and self.classes < self.of:
+            return f"{self.classes} of {self.of} classes"
+        least = "at least " if self.of is None and self.classes > self.folders else ""
+        rest = f", {self.folders} of them in the pictures" if self.classes > self.folders else ""
+        return f"{least}{self.classes} classes{rest}"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model and the data set have the same classes, so that there is no other label space."""
+        return self.of in (None, self.classes) and self.classes == self.folders
+
+
 @dataclass
 class Results:
     """An evaluation of one model: what was asked, what came out for each picture, and the rows made of it.
@@ -106,6 +128,8 @@ class Results:
     @classmethod
     def read(cls, path: Path) -> "Results":
         """A ValueError if the file is none of ours."""
+        if Path(path).is_char_device() or Path(path).is_block_device():
+            raise ValueError(f"{path} is a device: expected a file of results")
         try:
             text = Path(path).read_text()
         except FileNotFoundError as error:
@@ -144,6 +168,8 @@ class Results:
         for benchmark, outcomes in self.outcomes.items():
             if benchmark not in self.asked or benchmark not in self.pictures:
                 raise ValueError(f"{benchmark} has outcomes, but nothing says what was asked, or of which pictures")
+            if "label_space" in self.asked[benchmark]:
+                LabelSpace(**self.asked[benchmark]["label_space"])
             count = len(self.pictures[benchmark])
             for key, outcome in outcomes.items():
                 if len(outcome.right) != count:
@@ -156,10 +182,36 @@ class Results:
         told = ", ".join(f"{name} {value}" for name, value in solving.items() if name != "adapt_data")
         return f"{self.model['name']} ({told})" if told else self.model["name"]
 
+    def label_space(self, benchmark: str) -> LabelSpace:
+        """The classes among which the answer was looked for.
+
+        Files written before it was kept tell whether only those of the pictures counted; if not, the largest number
+        of a class that was named tells how many there were at least.
+        """
+        asked = self.asked[benchmark]
+        if "label_space" in asked:
+            return LabelSpace(**asked["label_space"])
+        classes = [asked["classes"]]
+        if not asked["among_present"]:
+            for name, outcomes in self.outcomes.items():
+                named = [each.named for each in outcomes.values() if each.named is not None and len(each.named)]
+                classes += [] if self.asked[name]["among_present"] else [int(each.max()) + 1 for each in named]
+        return LabelSpace(max(classes), None, asked["classes"], None)
+
     def value(self, benchmark: str, metric: str, condition: str = "all", severity: int | None = None) -> Row | None:
         """The row, or None."""
         wanted = (benchmark, metric, condition, severity)
         return next((r for r in self.rows if (r.benchmark, r.metric, r.condition, r.severity) == wanted), None)
+
+
+def say_kept(output: Path) -> str:
+    """What a file holds of an evaluation that was stopped, in a line."""
+    try:
+        results = Results.read(output)
+    except (OSError, ValueError):
+        return f"stopped before a condition was finished: nothing is in {output}"
+    count = sum(map(len, results.outcomes.values()))
+    return f"stopped: {count} finished condition{'s are' if count > 1 else ' is'} in {output}; the same command goes on"
 
 
 def key_of(condition: str, severity: int | None) -> str:

@@ -1,6 +1,7 @@
 """One loop for every model and every benchmark."""
 
 import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from ..attention.modes import evaluating
 from ..data import Draw, Pictures, Source, load, open_source
-from ..data.pictures import centre_pixels
+from ..data.pictures import centre_pixels, check_workers
 from ..models.environment import environment
 from ..models.peers import Among
 from .adaptive import calibrate
@@ -25,7 +26,7 @@ from .benchmarks import Benchmark, Condition, limited, summarize
 from .corruptions import PUBLISHED
 from .metrics import bootstrap, calibration_error
 from .processes import Processes
-from .results import Outcome, Results, Row, digest_of, key_of
+from .results import LabelSpace, Outcome, Results, Row, digest_of, key_of
 from .subjects import Subject
 
 Watch = Callable[[str, str, int, int, float], None]  # benchmark, condition, pictures done and in all, share right
@@ -66,8 +67,9 @@ def evaluate(
         ValueError: the file is of another model or of other settings, or another evaluation is writing it; something
             is missing; the model knows other classes than the pictures have.
     """
-    if batch < 1 or workers < 0:
-        raise ValueError(f"batch must be at least 1 and workers at least 0, got {batch} and {workers}")
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    check_workers(workers)
     processes = Processes()
     for benchmark in benchmarks:
         check_missing(benchmark, partial_ok)
@@ -93,12 +95,14 @@ def _evaluate(
     matched = []
     for benchmark in benchmarks:
         source = benchmark.conditions[0].source
-        take_up(results, benchmark, source)
-        matched.append(match_classes(subject, source, benchmark.among_present))
+        columns, labels = match_classes(subject, source, benchmark.among_present)
+        space = label_space(subject, source, benchmark.among_present)
+        take_up(results, benchmark, source, space)
+        matched.append((columns, labels, space))
     if processes.rank == 0:
         check_writable(output)
     classifier = subject.classifier.to(processes.device).eval()
-    for benchmark, (columns, labels) in zip(benchmarks, matched, strict=True):
+    for benchmark, (columns, labels, space) in zip(benchmarks, matched, strict=True):
         source = benchmark.conditions[0].source
         judge = classifier if columns is None else Among(classifier, columns).to(processes.device)
         outcomes = results.outcomes.setdefault(benchmark.name, {})
@@ -115,7 +119,7 @@ def _evaluate(
             if processes.rank == 0:
                 results.write(output)
         results.rows = [row for row in results.rows if row.benchmark != benchmark.name]
-        results.rows += rows_of(subject.name, benchmark, outcomes, source)
+        results.rows += rows_of(subject.name, benchmark, outcomes, source, space)
         if benchmark.attacks:
             flat = None
             if attacked_by_gradient(results):
@@ -235,9 +239,13 @@ def judged(answers: Sequence[Answer], clean: Outcome | None, *, keep_named: bool
     return Outcome(right, named if keep_named else None, figures, unread=int((~readable).sum()))
 
 
-def rows_of(model: str, benchmark: Benchmark, outcomes: dict[str, Outcome], source: Source) -> list[Row]:
+def rows_of(
+    model: str, benchmark: Benchmark, outcomes: dict[str, Outcome], source: Source, space: LabelSpace
+) -> list[Row]:
     """All rows of a benchmark, its classes included."""
     protocol = benchmark.protocol
+    if not space.is_plain:
+        protocol += f"; label space: {space}"
     if benchmark.missing:
         protocol += f"; partial, without {listed(benchmark.missing, 3)}"
     rows = []
@@ -278,6 +286,8 @@ def open_results(output: Path, model: dict) -> Results:
     """The results of a file that is gone on with, or new ones."""
     if output.is_dir():
         raise IsADirectoryError(f"{output} is a folder: give --output a file in it")
+    if output.exists() and not output.is_file():
+        raise ValueError(f"{output} is a device, a pipe or a socket: give --output a file, which is written as a whole")
     if not output.exists():
         if output.parent.exists() and not output.parent.is_dir():
             raise ValueError(f"{output.parent} is a file: give --output a path in a folder")
@@ -299,7 +309,7 @@ def open_results(output: Path, model: dict) -> Results:
 @contextmanager
 def held(output: Path) -> Iterator[None]:
     """While this evaluation writes a file, no other on this machine does: each would undo the other's work."""
-    name = hashlib.sha256(str(output.resolve()).encode()).hexdigest()[:24]
+    name = hashlib.sha256(os.fsencode(output.resolve())).hexdigest()[:24]
     lock = FileLock(Path(tempfile.gettempdir()) / f"torchvars-{name}.lock", timeout=0)
     try:
         lock.acquire()
@@ -313,12 +323,15 @@ def held(output: Path) -> Iterator[None]:
 
 def check_writable(output: Path) -> None:
     """An OSError if the file could not be written, before anything is tried."""
+    # A file without a bit for writing is not to be replaced, also not by those to whom no bit matters.
+    if output.exists() and not (os.access(output, os.W_OK) and output.stat().st_mode & 0o222):
+        raise PermissionError(f"{output} is read-only: make it writable (chmod u+w), or give --output another file")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=output.parent):
         pass
 
 
-def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
+def take_up(results: Results, benchmark: Benchmark, source: Source, space: LabelSpace) -> None:
     """Notes what is asked, or checks that it is what was asked before."""
     keys = [key_of(condition.name, condition.severity) for condition in benchmark.conditions]
     asked = {
@@ -329,8 +342,11 @@ def take_up(results: Results, benchmark: Benchmark, source: Source) -> None:
         "classes": len(set(source.labels)),
         "among_present": benchmark.among_present,
         "change": benchmark.change,
+        "label_space": asdict(space),
     }
     before = results.asked.get(benchmark.name)
+    if before is not None:
+        before = {"label_space": asdict(space), **before}  # files written before it was kept have "among_present"
     if before is not None and any(before.get(name) != asked[name] for name in asked):
         told = [f"{name} {before.get(name)!r}, now {now!r}" for name, now in asked.items() if before.get(name) != now]
         raise ValueError(
@@ -388,6 +404,13 @@ def match_classes(subject: Subject, source: Source, among_present: bool) -> tupl
     if among_present:
         return [column[name] for name in source.classes], list(source.labels)
     return None, [column[source.classes[label]] for label in source.labels]
+
+
+def label_space(subject: Subject, source: Source, among_present: bool) -> LabelSpace:
+    """Of classes that are matched."""
+    known = source.classes if subject.classes is None else subject.classes
+    chosen = source.classes if among_present else known
+    return LabelSpace(len(chosen), len(known), len(source.classes), digest_of(sorted(chosen)))
 
 
 @torch.no_grad()

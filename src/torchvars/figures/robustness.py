@@ -25,7 +25,8 @@ def draw_corruptions(results: Sequence[Results], path: Path) -> bool:
                 if row.benchmark == benchmark and row.metric == "accuracy" and row.severity is not None
             }
             if values:
-                tables.append((f"{fill(result.label, 30)}\n{benchmark}", values))
+                title = f"{fill(result.label, 30)}\n{benchmark}{_among(result, benchmark)}"
+                tables.append((title, values))
     if not tables:
         return False
     names = [name for name in (*PUBLISHED, *EXTRA) if any((name, s) in t for _, t in tables for s in range(1, 6))]
@@ -81,6 +82,7 @@ def _draw_balls(results: Sequence[Results], norm: str, axes) -> int:
             for marker, (effort, points) in zip(cycle(MARKERS), _by_effort(result, benchmark, norm).items()):
                 radii, values, low, high = np.array(sorted(points)).T
                 label = f"{result.label}, {benchmark}{effort}" + (", l2" if norm == "l2" else "")
+                label += _among(result, benchmark)
                 colour = COLOURS[number % len(COLOURS)]
                 axes.plot(radii, values, styles[rule], color=colour, marker=marker, markersize=4, label=label)
                 axes.fill_between(radii, low, high, color=colour, alpha=0.1, linewidth=0)
@@ -104,6 +106,12 @@ def _by_effort(result: Results, benchmark: str, norm: str) -> dict[str, list[tup
         found.setdefault(effort, []).append((radius, row.value, row.low, row.high))
     clean = found.pop(None, [])
     return {effort: clean + points for effort, points in found.items()}
+
+
+def _among(result: Results, benchmark: str) -> str:
+    """The label space, where the model has other classes than the pictures."""
+    space = result.label_space(benchmark)
+    return "" if space.is_plain else f", {space}"
 
 
 def _ink(value: float) -> str:

@@ -105,7 +105,7 @@ def frost(
     generators: Generators,
     folder: str | Path | None = None,
 ) -> Tensor:
-    """Pixels (B, 3, H, W) behind frost, not clipped: (weights of the picture and of the frost, scale of the frost)."""
+    """A pane of frost before the picture, not clipped: (weights of picture and frost, scale of the frost)."""
     kept, added, scale = parameters
     height, width = pixels.shape[-2:]
     if folder is not None:

@@ -7,7 +7,7 @@ from ..chance import Generators, normal, uniform
 
 
 def gaussian_noise(pixels: Tensor, scale: float, generators: Generators) -> Tensor:
-    """The same spread everywhere."""
+    """Gaussian noise of the same spread everywhere."""
     return pixels + scale * normal(generators, *pixels.shape[1:], device=pixels.device)
 
 

@@ -483,12 +483,15 @@ def _check_config(config: dict, path: Path) -> None:
         _refuse(path, "architecture", config["architecture"], "the name of a model")
     if not isinstance(config["options"], dict):
         _refuse(path, "options", config["options"], "an object with the options of the model")
-    channels = config["options"].get("in_chans", 3)
+    channels = config["options"].get("in_chans", config["options"].get("num_channels", 3))  # the latter in transformers
     for key, fits in (("mean", is_number), ("std", lambda value: is_number(value) and value > 0)):
         values = config[key]
         if not isinstance(values, list) or len(values) != channels or not all(map(fits, values)):
             kind = "positive numbers" if key == "std" else "numbers"
             _refuse(path, key, values, f"a list of {channels} {kind}, one for each channel")
+    conversion = config.get("conversion")
+    if conversion is not None and not (isinstance(conversion, dict) and isinstance(conversion.get("options", {}), dict)):
+        _refuse(path, "conversion", conversion, "an object with attention, layers and options")
     classes = config.get("classes")
     if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
         _refuse(path, "classes", classes, "a list of names")

@@ -275,6 +275,14 @@ def test_wrong_calls_are_told(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_missing_package_is_named_with_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "cifar10_deit_micro_vars_d"])
+    expected = 'training needs tyro: pip install "torchvars[train]", or pip install -e ".[train]" in a checkout'
+    assert capsys.readouterr().err.strip() == f"torchvars train: {expected}"
+
+
 SOLVING = {"solver": "sparsa", "steps": 5, "start": "zero", "attention_options": ("atoms=1", "centered=True")}
 
 

@@ -11,6 +11,7 @@ A recipe is named after the pictures and the model: imagenet, imagenette, cifar1
 import argparse
 from pathlib import Path
 
+from .extras import missing_extra
 from .memory import keep_freed_memory
 
 TAKES_MORE = True  # options beside those below are fields of the recipe
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
 
         from ..training.loop import Settings, train
     except ModuleNotFoundError as error:
-        raise ValueError(f'training needs {error.name}: pip install "torchvars[train]"') from error
+        raise missing_extra(error, "train", "training") from error
     from ..training.folder import RunFolder
     from ..training.recipe import DATA, Recipe, find_recipe, is_recipe
 
@@ -82,7 +83,7 @@ def draw(run: Path) -> None:
         return
     try:
         draw_curves(lines, run / "curves.png")
-    except ModuleNotFoundError:
-        print('no curves were drawn, they need matplotlib: pip install "torchvars[figures]"')
+    except ModuleNotFoundError as error:
+        print(f"no curves were drawn: {missing_extra(error, 'figures', 'drawing')}")
     else:
         print(f"curves: {run / 'curves.png'}")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -537,6 +538,63 @@ def test_splits_must_have_the_same_classes(pictures, tmp_path):
     with pytest.raises(ValueError, match="only in the first b, only in the second c"):
         train(RECIPE, settings(tmp_path, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def without_splits(kind: str, pictures: Path, folder: Path) -> str:
+    """The training pictures, stored so that there is no split around their classes."""
+    files = {path.relative_to(pictures / "train").as_posix(): path for path in (pictures / "train").rglob("*.png")}
+    if kind in ("folder", "linked"):
+        for name, path in files.items():
+            copy = folder / ("" if kind == "folder" else "train") / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+        if kind == "linked":
+            (folder / "val").mkdir()
+            for name in ("blue", "red"):
+                (folder / "val" / name).symlink_to(folder / "train" / name)
+        return str(folder)
+    folder.mkdir()
+    with tarfile.open(folder / "0.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for number, (name, path) in enumerate(sorted(files.items())):
+            if kind == "tar":
+                archive.add(path, name)
+            else:
+                archive.add(path, f"a{number}.png")
+                label = tarfile.TarInfo(f"a{number}.cls")
+                label.size = 1
+                archive.addfile(label, io.BytesIO(b"0" if "blue" in name else b"1"))
+    if kind == "listed":
+        shards = {split: {"filenames": ["0.tar"]} for split in ("train", "validation")}
+        (folder / "_info.json").write_text(json.dumps({"splits": shards}))
+    return str(folder / "0.tar") if kind == "tar" else f"wds/{folder}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("folder", "pictures has no separate train and val: what was found are the classes blue, red"),
+        ("tar", "0.tar has no separate train and val: what was found are the classes blue, red"),
+        ("shards", r"pictures \(1 shards, .* has no separate train and val: what was found are the classes 0, 1"),
+        ("listed", "has no separate train and val: what was found are the classes 0, 1"),
+        ("linked", "train and .*val share pictures, such as those of .*train/blue"),
+    ],
+)
+def test_a_run_is_not_validated_on_the_pictures_it_is_trained_on(kind, found, pictures, tmp_path):
+    data = without_splits(kind, pictures, tmp_path / "pictures")
+    with pytest.raises(ValueError, match=rf"{found}\. .*: add --hold-out .*, or give .* train/<class> and val/<class>"):
+        train(RECIPE, settings(data, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    parts = [loop.open_split(data, split, replace(RECIPE, hold_out=True)) for split in ("train", "val")]
+    loop.check_apart(*parts)
+    assert not set(parts[0].identities) & set(parts[1].identities)
+    assert len(parts[0]) + len(parts[1]) == 20
+
+
+def test_a_missing_val_can_be_held_out(pictures, tmp_path):
+    (tmp_path / "train").symlink_to(pictures / "train")
+    with pytest.raises(ValueError, match=r"none for 'val': .* --hold-out validates on a tenth of the others"):
+        train(RECIPE, settings(tmp_path, tmp_path / "run"))
+    assert len(loop.open_split(str(tmp_path), "val", replace(RECIPE, hold_out=True))) > 0
 
 
 def test_pictures_that_cannot_be_read_are_listed_and_in_the_end_too_many(pictures, tmp_path):

@@ -33,6 +33,10 @@ class Source(ABC):
     def __len__(self) -> int:
         return len(self.identities)
 
+    def stores(self) -> set[str]:
+        """The folders, tars or shards in which the pictures lie: two sources with one in common share pictures."""
+        return {self.name}
+
     @abstractmethod
     def read(self, index: int) -> bytes:
         """The file of one picture."""
@@ -69,6 +73,9 @@ class Folder(Source):
         _check(folder, [path.as_posix() for path in pictures], sorted(path.name for path in folder.iterdir()))
         super().__init__(str(folder), *_classes_by_folder([path.as_posix() for path in pictures]))
         _check_classes(str(folder), {path.name for path in folder.iterdir() if path.is_dir()}, self.classes)
+
+    def stores(self) -> set[str]:
+        return {str((self.folder / name).resolve()) for name in self.classes}
 
     def read(self, index: int) -> bytes:
         return (self.folder / self.identities[index]).read_bytes()

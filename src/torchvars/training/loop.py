@@ -19,6 +19,7 @@ from ..data import (
     Batch,
     Draw,
     Order,
+    Part,
     Pictures,
     Source,
     absolute,
@@ -104,6 +105,7 @@ def _train(recipe: Recipe, settings: Settings, resume: bool, interrupted: Callab
     rank, world, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     check_processes(recipe, settings, accelerator)
     pictures, held_out = (open_split(settings.data, split, recipe) for split in ("train", "val"))
+    check_apart(pictures, held_out)
     check_classes(pictures, held_out)
     transform = picture_transform(
         recipe.img_size,
@@ -358,7 +360,12 @@ def open_split(data: str, split: str, recipe: Recipe) -> Source:
         return leave_out(open_source(data, "train"), recipe.left_out, split)
     if recipe.hold_out:
         return held_out_tenth(open_source(data, "train"), split)
-    return open_source(data, split)
+    try:
+        return open_source(data, split)
+    except ValueError as error:
+        if split == "train":
+            raise
+        raise ValueError(f"{error}. Without such pictures, --hold-out validates on a tenth of the others") from error
 
 
 def from_anywhere(word: str | None) -> str | None:
@@ -383,6 +390,22 @@ def check_classes(pictures: Source, held_out: Source) -> None:
         )
     if len(pictures.classes) < 2:
         raise ValueError(f"{pictures.name} has one class only, {pictures.classes[0]}: there is nothing to tell apart")
+
+
+def check_apart(pictures: Source, held_out: Source) -> None:
+    """A ValueError if pictures to train on are also there to validate on. Parts of one source never share any."""
+    shared = pictures.stores() & held_out.stores()
+    if isinstance(pictures, Part) or not shared:
+        return
+    if pictures.name == held_out.name:
+        found = ", ".join(pictures.classes[:5]) + (", ..." if len(pictures.classes) > 5 else "")
+        problem = f"{pictures.name} has no separate train and val: what was found are the classes {found}"
+    else:
+        problem = f"{pictures.name} and {held_out.name} share pictures, such as those of {min(shared)}"
+    raise ValueError(
+        f"{problem}. Accuracy on pictures that are trained on says nothing: add --hold-out to validate on a tenth of "
+        "them, which is then not trained on, or give pictures in train/<class> and val/<class>"
+    )
 
 
 def build(recipe: Recipe, pictures: Source) -> Classifier:

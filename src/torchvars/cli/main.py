@@ -1,6 +1,7 @@
 """Finds the command and runs it. Nothing heavy is imported before a command needs it."""
 
 import argparse
+import signal
 from importlib import import_module
 
 from .. import __version__
@@ -43,3 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         parsed.run(parsed, *([more] if parsed.takes_more else []))
     except (ValueError, OSError, FloatingPointError) as error:  # what went wrong, in its own words
         parser.exit(2, f"torchvars {parsed.command}: {error}\n")
+    except KeyboardInterrupt as interrupt:  # a command may say in it how to go on
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that comes while the process ends shows no traceback either
+        said = "; ".join(["interrupted", *map(str, interrupt.args)])
+        parser.exit(128 + signal.SIGINT, f"\ntorchvars {parsed.command}: {said}\n")

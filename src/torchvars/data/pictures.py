@@ -130,10 +130,29 @@ def collate(samples: list[Sample]) -> Batch:
     )
 
 
+ENDING = {signal.SIGINT, signal.SIGTERM}
+
+
+class Reading(DataLoader):
+    """Processes that read pictures, and leave it to their parent to end them.
+
+    A terminal tells Ctrl-C to every process of a command, and a scheduler SIGTERM; they are to go when the parent does,
+    which may still need their pictures.
+    """
+
+    def __iter__(self):
+        if not hasattr(signal, "sigwaitinfo"):
+            return super().__iter__()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # so that they are blocked from their first moment on
+        try:
+            return super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _leave_ending_to_the_parent(worker: int) -> None:
-    """A scheduler that ends a job tells every process of it; one that reads pictures is to go when the run does."""
     if hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # again: a process that was not forked does not inherit it
         threading.Thread(target=_end_when_told_by, args=(os.getppid(),), daemon=True).start()
 
 
@@ -143,10 +162,25 @@ def _end_when_told_by(process: int) -> None:
     os._exit(0)
 
 
+def most_workers() -> int:
+    """More processes than this would wait for each other and for the disk, if they could be started at all."""
+    return max(64, 4 * (os.cpu_count() or 1))
+
+
+def check_workers(workers: int) -> None:
+    """A ValueError if so many processes are too many to read pictures."""
+    if workers > most_workers():
+        raise ValueError(
+            f"workers must be at most {most_workers()}, got {workers}: this machine has {os.cpu_count()} CPUs, and one "
+            "process for each is enough"
+        )
+
+
 def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) -> Iterable[Batch]:
     """Batches in the order given, made by so many processes beside this one."""
+    check_workers(workers)
     pictures.readable()  # if none is, it is said here plainly, and not by another process
-    return DataLoader(
+    return Reading(
         pictures,
         batch_sampler=batches,
         num_workers=workers,

@@ -42,19 +42,30 @@ def save(
         state: tensors to write in place of the classifier's own.
         half: in half precision; it is loaded into the precision of the model.
     """
-    origin = getattr(classifier.model, "origin", None)
-    if origin is None:
-        raise ValueError(
-            f"{type(classifier.model).__name__} was not built by name, so that it could not be built again: "
-            "make it with torchvars.create(name, ...)"
-        )
-    check_rebuilds(classifier.model)
+    config = describe(classifier)
     state = classifier.state_dict() if state is None else state
     state = _apart({name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()})
     if half:
         state = {name: _halved(name, tensor) for name, tensor in state.items()}
-    options = dict(origin["options"])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
+    config["sha256"] = digest(folder / WEIGHTS)
+    text = json.dumps(config, indent=2) + "\n"
+    write_whole(folder / CONFIG, lambda path: path.write_text(text))
+    write_whole(folder / CARD, lambda path: path.write_text(card(classifier, config, results)))
+
+
+def describe(classifier: Classifier) -> dict:
+    """What config.json says of a classifier. A ValueError if it cannot be written, or not be built again from that."""
     model = classifier.model
+    origin = getattr(model, "origin", None)
+    if origin is None:
+        raise ValueError(
+            f"{type(model).__name__} was not built by name, so that it could not be built again: "
+            "make it with torchvars.create(name, ...)"
+        )
+    check_rebuilds(model)
+    options = dict(origin["options"])
     if model.num_classes != options.get("num_classes", model.default_cfg["num_classes"]):  # by reset_classifier
         options["num_classes"] = model.num_classes
     if options.get("attention_options"):  # the solvers are written below, as they are now
@@ -65,16 +76,11 @@ def save(
         "mean": [round(value, 6) for value in classifier.mean.flatten().tolist()],
         "std": [round(value, 6) for value in classifier.std.flatten().tolist()],
         **({} if classifier.classes is None else {"classes": list(classifier.classes)}),
-        "layers": layers_of(classifier.model),
+        "layers": layers_of(model),
         "torchvars": __version__,
     }
     json.dumps(config)  # first: what cannot be written leaves what is there alone
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
-    config["sha256"] = digest(folder / WEIGHTS)
-    text = json.dumps(config, indent=2) + "\n"
-    write_whole(folder / CONFIG, lambda path: path.write_text(text))
-    write_whole(folder / CARD, lambda path: path.write_text(card(classifier, config, results)))
+    return config
 
 
 def load(folder: Path, **changed) -> Classifier:
@@ -85,10 +91,15 @@ def load(folder: Path, **changed) -> Classifier:
             other `num_classes` the head is new.
     """
     config = read_config(folder)
-    state = _read_safetensors(folder / WEIGHTS)
+    state = read_safetensors(folder / WEIGHTS)
     found = digest(folder / WEIGHTS)
     if config.get("sha256") not in (None, found):
         raise ValueError(f"{folder / WEIGHTS} is not the file that {CONFIG} was written for: its sha256 is {found}")
+    return rebuild(config, state, folder, **changed)
+
+
+def rebuild(config: dict, state: dict[str, Tensor], folder: Path, **changed) -> Classifier:
+    """The classifier of a config and the state of its model, both of a folder: see `load`."""
     model = create(config["architecture"], **merged(config["options"], changed))
     head = state.get("head.weight")
     if "num_classes" in changed and head is not None and len(head) != model.num_classes:
@@ -313,7 +324,7 @@ def _renamed(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
 
 def _released_state(path: Path, ema: bool) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
-        checkpoint = _read_safetensors(path)
+        checkpoint = read_safetensors(path)
     else:
         _check_file(path)
         try:
@@ -366,7 +377,7 @@ def read_config(folder: Path) -> dict:
     return config
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
     _check_file(path)
     try:
         return load_file(path)

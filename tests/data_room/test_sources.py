@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from torchvars.data import Source, open_source
+from torchvars.data import Source, absolute, open_source
 from torchvars.data.sources import EXTENSIONS, SPLITS
 
 
@@ -116,6 +116,14 @@ def test_a_split_goes_by_its_other_names(store, split):
             shutil.rmtree(path)
         path = store({f"{name}/cat/1.png": name.encode()})
         assert contents(open_source(path, split)) == {"cat/1.png": ("cat", name.encode())}
+
+
+def test_the_home_folder_is_found_in_paths(tmp_path, monkeypatch):
+    write_folder(tmp_path / "data", {"train/cat/1.png": b"1"})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_source("~/data", "train").read(0) == b"1"
+    assert absolute("~/data") == str(tmp_path / "data")
+    assert absolute("wds/~/data") == f"wds/{tmp_path}/data"
 
 
 def test_the_first_of_two_names_is_taken(store):

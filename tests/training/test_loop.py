@@ -2,11 +2,16 @@
 
 import errno
 import io
+import itertools
 import json
+import math
+import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,14 +24,20 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import torchvars
+from torchvars.attention import Views
 from torchvars.cli.main import main
+from torchvars.cli.train import evaluating
 from torchvars.data import Batch, open_source
+from torchvars.models.lock import held
+from torchvars.models.peers import open_classifier
 from torchvars.sparse import FISTA, ISTA, SOLVERS, SpaRSA, settings_of
 from torchvars.training import checkpoint, loop
 from torchvars.training.augment import Mix
 from torchvars.training.folder import RunFolder
 from torchvars.training.loop import Diverged, train
 from torchvars.training.recipe import find_recipe
+from torchvars.training.report import Report
+from torchvars.training.stopping import Stopping
 from training.tiny import OVERRIDES, RECIPE, settings
 
 
@@ -81,19 +92,97 @@ def test_a_run_that_breaks_at_any_step_goes_on_as_if_it_had_not(step, pictures, 
     assert outcome(output) == outcome(undisturbed)
 
 
-def test_a_run_answers_the_signal_to_end_only_while_it_lasts(pictures, tmp_path, monkeypatch):
-    before = signal.getsignal(signal.SIGTERM)
-    seen = []
+def telling(number: signal.Signals, times: int, at: int):
+    """`loop.learn` that gets a signal so many times at a step, as do the processes that read pictures for it."""
+    learn = loop.learn
 
-    def breaking(*_):
-        seen.append(signal.getsignal(signal.SIGTERM))
-        raise KeyboardInterrupt
+    def told(*arguments):
+        if arguments[-1] == at:
+            for process in [*(child.pid for child in multiprocessing.active_children()), *[os.getpid()] * times]:
+                os.kill(process, number)
+        return learn(*arguments)
 
-    monkeypatch.setattr(loop, "learn", breaking)
+    return told
+
+
+def test_a_run_that_is_interrupted_goes_on_as_if_it_had_not_been(pictures, undisturbed, tmp_path, monkeypatch, capfd):
+    output, before = tmp_path / "run", signal.getsignal(signal.SIGINT)
+    set_up = settings(pictures, output, workers=1, checkpoint_every=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "learn", telling(signal.SIGINT, 1, at=2))
+        assert train(RECIPE, set_up) == signal.SIGINT
+    said = capfd.readouterr()
+    assert "stopping: a checkpoint is written after this step" in said.err
+    assert f"stopped at step 3 of 6: resume with torchvars train --resume {output}" in said.out.replace("\n", "")
+    assert "Traceback" not in said.err
+    assert last_step(output) == 3
+    assert signal.getsignal(signal.SIGINT) is before
+    assert train(RECIPE, set_up, resume=True) is None
+    assert outcome(output) == outcome(undisturbed)
+
+
+def test_a_second_interrupt_ends_a_run_at_once(pictures, tmp_path, monkeypatch):
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(loop, "learn", telling(signal.SIGINT, 2, at=1))
     with pytest.raises(KeyboardInterrupt):
         train(RECIPE, settings(pictures, tmp_path / "run"))
-    assert seen[0] is not before
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert last_step(tmp_path / "run") == 0
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_was_stopped_ends_with_the_status_of_shells(number, status, undisturbed, monkeypatch, capsys):
+    monkeypatch.setattr(loop, "train", lambda recipe, settings, resume: number)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--resume", str(undisturbed)])
+    assert ended.value.code == status
+    assert "evaluate them" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "data", "more"),
+    [
+        ({}, "/data/my pictures", ""),
+        ({"hold_out": True}, "PICTURES", ""),
+        ({"left_out": "sketch"}, "/data/my pictures", " --benchmark pacs --left-out sketch"),
+    ],
+)
+def test_a_command_to_evaluate_a_run(changed, data, more):
+    recipe, set_up = replace(RECIPE, **changed), settings("/data/my pictures", Path("output/run"))
+    expected = f"torchvars evaluate output/run --data '{data}' --output output/run/results.json{more}"
+    assert evaluating(recipe, set_up) == expected.replace("'PICTURES'", "PICTURES")
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as shells do for what runs in the background
+    try:
+        with Stopping(loud=False) as stopping:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stopping.told is None
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stopping.told is signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("function", "hint"), [("build", ""), ("learn", "; resume with torchvars train --resume {}")])
+def test_an_interrupted_command_says_so_in_one_line(function, hint, pictures, tmp_path, monkeypatch, capsys):
+    """While the run is set up nothing was begun; a run that was begun can be resumed."""
+    output, before = tmp_path / "run", signal.getsignal(signal.SIGINT)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, function, interrupted)
+    begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output), *OVERRIDES]
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main([*begin, "--workers", "0"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.strip() == f"torchvars train: interrupted{hint.format(output)}"
+    assert output.exists() == (function == "learn")
 
 
 def command(*arguments: str) -> list[str]:
@@ -132,22 +221,24 @@ def test_killed_again_and_again_a_run_ends_the_same(pictures, tmp_path):
     assert outcome(output) == outcome(tmp_path / "whole")
 
 
-def test_told_to_end_a_run_leaves_a_checkpoint(pictures, tmp_path):
+def test_interrupted_with_all_its_processes_a_run_leaves_a_checkpoint(pictures, tmp_path):
     output = tmp_path / "run"
     arguments = ["cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output), *OVERRIDES]
     process = subprocess.Popen(
         command(*arguments, "--epochs=10000", "--checkpoint-every=1000000", "--workers=1"),
         env=environment(),
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     assert "epoch 1 of" in process.stdout.readline()
-    os.killpg(process.pid, signal.SIGTERM)  # as a scheduler does: to the processes that read pictures as well
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert f"go on with --resume {output}" in said
-    step = int(said.split("stopped at step ")[1].split(",")[0])
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the processes that read pictures as well
+    said, complaints = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in complaints
+    assert f"resume with torchvars train --resume {output}" in said
+    step = int(said.split("stopped at step ")[1].split(" ")[0])
     assert (output / "checkpoints" / f"step_{step:08d}").is_dir()
 
 
@@ -159,7 +250,9 @@ def torchrun(*options: str) -> list[str]:
 # The second process kills itself at a step, the first time it gets there.
 DYING = """
 import os, signal, sys
+from torchvars.attention import Views
 from torchvars.cli.main import main
+from torchvars.cli.train import evaluating
 from torchvars.training import checkpoint, loop
 
 def learn(*arguments, whole=loop.learn):
@@ -251,7 +344,10 @@ def test_command_trains_and_resumes(pictures, undisturbed, tmp_path, capsys):
     output = tmp_path / "run"
     begin = ["train", "cifar10_deit_micro_vars_d", "--data", str(pictures), "--output", str(output)]
     main([*begin, *OVERRIDES, "--workers", "0"])
-    assert "validation accuracy" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "validation accuracy" in said
+    told = f"weights: {output / 'weights'}\nevaluate them with: torchvars evaluate {output} --data {pictures} "
+    assert said.endswith(f"{told}--output {output / 'results.json'}\n")
     assert outcome(output) == outcome(undisturbed)
     with Image.open(output / "curves.png") as curves:
         assert len(curves.convert("RGB").getcolors(10**6)) > 10  # axes, letters and lines in their colours
@@ -274,6 +370,14 @@ def test_wrong_calls_are_told(arguments, message, capsys):
     with pytest.raises(SystemExit):
         main(["train", *arguments])
     assert message in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named_with_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "cifar10_deit_micro_vars_d"])
+    expected = 'training needs tyro: pip install "torchvars[train]", or pip install -e ".[train]" in a checkout'
+    assert capsys.readouterr().err.strip() == f"torchvars train: {expected}"
 
 
 SOLVING = {"solver": "sparsa", "steps": 5, "start": "zero", "attention_options": ("atoms=1", "centered=True")}
@@ -355,6 +459,67 @@ def test_pictures_that_do_not_fit_leave_no_run(pictures, tmp_path, capsys):
     said = 'torchvars train: the crop "pad" takes pictures of 32 x 32, got one of 16 x 16: use "random resized"'
     assert capsys.readouterr().err.strip() == said
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"batch": 100}, "20 pictures do not fill one batch of 100"),
+        ({"keep_every": 0}, "keep_every must be at least 1, got 0"),
+        ({"unreadable_share": math.nan}, "unreadable_share must be between 0 and 1, got nan"),
+        ({"workers": 1000}, r"workers must be at most \d+, got 1000: this machine has \d+ CPUs"),
+        ({"steps": -1}, "steps must be zero or positive"),
+    ],
+)
+def test_a_refused_run_leaves_nothing_behind(changed, told, pictures, tmp_path):
+    of_recipe = {name: value for name, value in changed.items() if name in ("batch", "steps")}
+    with pytest.raises(ValueError, match=told):
+        train(
+            replace(RECIPE, **of_recipe),
+            settings(pictures, tmp_path / "run", **{each: changed[each] for each in changed.keys() - of_recipe.keys()}),
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_could_not_be_saved_is_not_trained(pictures, tmp_path, monkeypatch):
+    def refuse(model):
+        raise ValueError("it would be another one")
+
+    monkeypatch.setattr("torchvars.models.weights.check_rebuilds", refuse)
+    with pytest.raises(ValueError, match="it would be another one"):
+        train(RECIPE, settings(pictures, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_came_to_no_checkpoint_gives_way_to_another(pictures, tmp_path, monkeypatch):
+    def failing(*_):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "learn", failing)
+        with pytest.raises(ZeroDivisionError):
+            train(RECIPE, settings(pictures, tmp_path / "run"))
+    other = replace(RECIPE, seed=1)
+    train(other, settings(pictures, tmp_path / "run", max_steps=1))
+    assert RunFolder(tmp_path / "run").settings()[0] == other
+
+
+def test_a_folder_in_which_a_run_is_going_on_is_left_to_it(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "RELEASE", 0)
+    output, tried = tmp_path / "run", []
+
+    def disturbed(*_):
+        with pytest.raises(ValueError, match=f"another training run is writing {output}: wait for its end, stop it"):
+            train(RECIPE, settings(pictures, output), resume=True)
+        tried.append(output)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "learn", disturbed)
+    with pytest.raises(KeyboardInterrupt):
+        train(RECIPE, settings(pictures, output))
+    assert tried == [output]
+    with held(output, "it is still held"):
+        pass
 
 
 def test_the_recipe_comes_first(pictures, tmp_path, capsys):
@@ -449,7 +614,9 @@ def test_words_for_models_mean_the_same_from_elsewhere(tmp_path, monkeypatch):
         "timm:resnet50:weights.pth": f"timm:resnet50:{tmp_path}/weights.pth",
         "rvt_micro_softmax.cifar10": "rvt_micro_softmax.cifar10",
     }
-    assert {word: loop.from_anywhere(word) for word in words} == words
+    for word, expected in words.items():
+        recipe = loop.from_anywhere(replace(RECIPE, initial=word, teacher=word))
+        assert (recipe.initial, recipe.teacher) == (expected, expected)
 
 
 @pytest.mark.parametrize(("name", "value"), [("workers", -1), ("checkpoint_every", 0), ("max_steps", 0)])
@@ -539,6 +706,71 @@ def test_tensorboard_shows_how_the_attention_of_each_layer_changes(undisturbed, 
     assert len(np.unique(image[16:, :16])) > 2
 
 
+def test_tensorboard_keeps_every_epoch_when_a_run_is_resumed(tmp_path, monkeypatch):
+    """Killed after the epoch of step 6, resumed from the checkpoint of step 4, and resumed again at its end."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    clock = itertools.count(10**9)
+    monkeypatch.setattr(time, "time", lambda: next(clock))  # files are read in the order of the seconds in their names
+    for first, losses in ((0, {2: 0.5, 4: 0.4, 6: 0.9}), (4, {6: 0.3}), (6, {})):
+        report = Report(tmp_path, first, 6, epochs=3)
+        for step, loss in losses.items():
+            line = {"step": step, "epoch": step / 2, "loss": loss, "accuracy": 0, "val_loss": 0, "val_accuracy": 0}
+            times = {"seconds": 1, "images_per_second": 1, "waiting_share": 0}
+            report.epoch(line, times, torch.zeros(1, 3, 4, 4), Views({}, {}, {}))
+        report.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    kept = [(event.step, round(event.value, 6)) for event in events.Scalars("loss")]
+    assert kept == [(2, 0.5), (4, 0.4), (6, 0.3)]
+
+
+@pytest.mark.parametrize("judged", [True, False], ids=["best", "latest"])
+def test_an_unfinished_run_is_opened_by_its_checkpoint(judged, undisturbed, tmp_path, capsys):
+    """Its best, or the latest if none was judged yet: the very weights that were evaluated at that step."""
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run, ignore=shutil.ignore_patterns("weights"))
+    checkpoints = checkpoint.Checkpoints(run / "checkpoints")
+    found = checkpoints.best() if judged else checkpoints.latest()
+    if not judged:
+        (run / "checkpoints" / "best.json").unlink()
+    name, classifier = open_classifier(str(run))
+    step, kind = int(found.name[5:]), "best" if judged else "latest"
+    told = f"{run} is not finished: these are the weights of step {step}, its {kind} so far; finish it with "
+    assert capsys.readouterr().err.strip() == f"{told}torchvars train --resume {run}"
+    tensors, _ = checkpoints.read(found)
+    for each, weight in (tensors["model"] | tensors["average"]).items():
+        assert torch.equal(classifier.state_dict()[each], weight)
+    assert (name, classifier.classes, classifier.training) == ("run", ("blue", "red"), False)
+    finished = torchvars.Classifier.from_pretrained(undisturbed / "weights")
+    if step == last_step(undisturbed):
+        pixels = torch.rand(2, 3, 16, 16)
+        torch.testing.assert_close(classifier(pixels), finished(pixels), rtol=0, atol=0)
+    assert classifier.model.origin == finished.model.origin
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("checkpoint", "is not finished, and has no checkpoint to take weights from: finish it with torchvars train"),
+        ("classes", r"its best checkpoint is of step \d, and run.json does not say of which classes.*; finish it with"),
+        ("weights", r"average.safetensors is damaged: finish it with torchvars train --resume"),
+    ],
+)
+def test_an_unfinished_run_of_which_no_classifier_can_be_made(broken, told, undisturbed, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run, ignore=shutil.ignore_patterns("weights"))
+    if broken == "checkpoint":
+        shutil.rmtree(run / "checkpoints")
+    elif broken == "classes":  # as runs were begun by earlier versions
+        stated = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({name: stated[name] for name in stated if name != "classifier"}))
+    else:
+        for file in (run / "checkpoints").glob("*/average.safetensors"):
+            file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=told):
+        open_classifier(str(run))
+
+
 def test_splits_must_have_the_same_classes(pictures, tmp_path):
     for split, names in (("train", ("a", "b")), ("val", ("a", "c"))):
         for name in names:
@@ -547,6 +779,63 @@ def test_splits_must_have_the_same_classes(pictures, tmp_path):
     with pytest.raises(ValueError, match="only in the first b, only in the second c"):
         train(RECIPE, settings(tmp_path, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def without_splits(kind: str, pictures: Path, folder: Path) -> str:
+    """The training pictures, stored so that there is no split around their classes."""
+    files = {path.relative_to(pictures / "train").as_posix(): path for path in (pictures / "train").rglob("*.png")}
+    if kind in ("folder", "linked"):
+        for name, path in files.items():
+            copy = folder / ("" if kind == "folder" else "train") / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+        if kind == "linked":
+            (folder / "val").mkdir()
+            for name in ("blue", "red"):
+                (folder / "val" / name).symlink_to(folder / "train" / name)
+        return str(folder)
+    folder.mkdir()
+    with tarfile.open(folder / "0.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        for number, (name, path) in enumerate(sorted(files.items())):
+            if kind == "tar":
+                archive.add(path, name)
+            else:
+                archive.add(path, f"a{number}.png")
+                label = tarfile.TarInfo(f"a{number}.cls")
+                label.size = 1
+                archive.addfile(label, io.BytesIO(b"0" if "blue" in name else b"1"))
+    if kind == "listed":
+        shards = {split: {"filenames": ["0.tar"]} for split in ("train", "validation")}
+        (folder / "_info.json").write_text(json.dumps({"splits": shards}))
+    return str(folder / "0.tar") if kind == "tar" else f"wds/{folder}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("folder", "pictures has no separate train and val: what was found are the classes blue, red"),
+        ("tar", "0.tar has no separate train and val: what was found are the classes blue, red"),
+        ("shards", r"pictures \(1 shards, .* has no separate train and val: what was found are the classes 0, 1"),
+        ("listed", "has no separate train and val: what was found are the classes 0, 1"),
+        ("linked", "train and .*val share pictures, such as those of .*train/blue"),
+    ],
+)
+def test_a_run_is_not_validated_on_the_pictures_it_is_trained_on(kind, found, pictures, tmp_path):
+    data = without_splits(kind, pictures, tmp_path / "pictures")
+    with pytest.raises(ValueError, match=rf"{found}\. .*: add --hold-out .*, or give .* train/<class> and val/<class>"):
+        train(RECIPE, settings(data, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    parts = [loop.open_split(data, split, replace(RECIPE, hold_out=True)) for split in ("train", "val")]
+    loop.check_apart(*parts)
+    assert not set(parts[0].identities) & set(parts[1].identities)
+    assert len(parts[0]) + len(parts[1]) == 20
+
+
+def test_a_missing_val_can_be_held_out(pictures, tmp_path):
+    (tmp_path / "train").symlink_to(pictures / "train")
+    with pytest.raises(ValueError, match=r"none for 'val': .* --hold-out validates on a tenth of the others"):
+        train(RECIPE, settings(tmp_path, tmp_path / "run"))
+    assert len(loop.open_split(str(tmp_path), "val", replace(RECIPE, hold_out=True))) > 0
 
 
 def test_pictures_that_cannot_be_read_are_listed_and_in_the_end_too_many(pictures, tmp_path):

@@ -1,6 +1,8 @@
 """Learning rates, groups of parameters, and losses, against timm's own and formulas by hand."""
 
 import itertools
+import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -127,12 +129,30 @@ def test_imagenet_is_trained_as_the_paper_says():
         ({"ema": 1.0}, "ema must be a decay"),
         ({"drop_path": 2.0}, "drop_path must be between 0 and 1, got 2.0"),
         ({"smallest_crop": 3.0}, "smallest_crop must be between 0 and 1, got 3.0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
+        ({"weight_decay": -0.1}, "weight_decay must be zero or positive, and finite, got -0.1"),
+        ({"clip": math.inf}, "clip must be positive and finite, got inf"),
+        ({"patch_size": 0}, "patch_size must be at least 1, got 0"),
         ({"attention_options": ("strength=0.7",)}, "strength is a field of the recipe: set it by --strength"),
     ],
 )
 def test_impossible_recipes_are_refused(changed, message):
     with pytest.raises(ValueError, match=message):
         find_recipe("cifar10_rvt_micro_vars_d", **changed)
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(Recipe) if "float" in str(each.type)])
+@pytest.mark.parametrize("value", [math.nan, -1.0, math.inf])
+def test_a_number_that_makes_no_sense_is_refused_in_every_field(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be .*, got {value}"):
+        find_recipe("cifar10_rvt_micro_vars_d", **{name: value})
+
+
+def test_the_home_folder_is_found_in_words_for_models(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    recipe = find_recipe("cifar10_rvt_micro_vars_d", initial="~/run/weights", teacher="timm:resnet50:~/it.pth")
+    assert (recipe.initial, recipe.teacher) == ("/home/me/run/weights", "timm:resnet50:/home/me/it.pth")
+    assert find_recipe("cifar10_rvt_micro_vars_d", teacher="timm:resnet50").teacher == "timm:resnet50"
 
 
 def test_the_rates_for_imagenet_are_those_of_the_paper():

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from importlib import import_module
 
@@ -62,3 +63,7 @@ def dispatch(arguments: list[str] | None = None) -> None:
         raise
     except (ValueError, OSError, FloatingPointError) as error:  # what went wrong, in its own words
         parser.exit(2, f"torchvars {parsed.command}: {error}\n")
+    except KeyboardInterrupt as interrupt:  # a command may say in it how to go on
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that comes while the process ends shows no traceback either
+        said = "; ".join(["interrupted", *map(str, interrupt.args)])
+        parser.exit(128 + signal.SIGINT, f"\ntorchvars {parsed.command}: {said}\n")

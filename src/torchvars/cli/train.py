@@ -9,8 +9,11 @@ A recipe is named after the pictures and the model: imagenet, imagenette, cifar1
 """
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 
+from .extras import missing_extra
 from .memory import keep_freed_memory
 
 TAKES_MORE = True  # options beside those below are fields of the recipe
@@ -34,16 +37,18 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
     try:
         import tyro
 
-        from ..training.loop import Settings, train
+        from ..training.loop import Settings
     except ModuleNotFoundError as error:
-        raise ValueError(f'training needs {error.name}: pip install "torchvars[train]"') from error
+        raise missing_extra(error, "train", "training") from error
+    from ..data import most_workers
     from ..training.folder import RunFolder
     from ..training.recipe import DATA, Recipe, find_recipe, is_recipe
 
     if arguments.resume is not None:
-        recipe, settings = RunFolder(arguments.resume).settings()
-        train(recipe, Settings(**{**settings, "output": arguments.resume}), resume=True)
-        draw(arguments.resume)
+        folder = arguments.resume.expanduser()
+        recipe, settings = RunFolder(folder).settings()
+        workers = min(settings["workers"], most_workers())  # this machine may be smaller than the one it was begun on
+        go(recipe, Settings(**{**settings, "output": folder, "workers": workers}), resume=True)
         return
     if arguments.recipe.partition("_")[0] not in DATA and (later := [each for each in more if is_recipe(each)]):
         raise ValueError(f"the recipe comes first: torchvars train {later[0]} ..., got {arguments.recipe} before it")
@@ -52,37 +57,66 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
     def command(
         settings: tyro.conf.OmitArgPrefixes[Settings], recipe: tyro.conf.OmitArgPrefixes[Recipe] = named
     ) -> None:
-        train(recipe, settings, resume=restarted(settings.output, recipe))
-        draw(settings.output)
+        go(recipe, settings, resume=restarted(settings.output, recipe))
 
     tyro.cli(command, args=more, prog=f"torchvars train {arguments.recipe}", description="Trains as this recipe says.")
+
+
+def go(recipe, settings, resume: bool) -> None:
+    """Trains, draws the curves, and says how to go on; the status after a signal is that of shells."""
+    from ..evaluation.processes import is_first
+    from ..models.unfinished import resuming
+    from ..training.folder import RunFolder
+    from ..training.loop import train
+
+    run = settings.output
+    try:
+        told = train(recipe, settings, resume=resume)
+    except KeyboardInterrupt:
+        hint = [f"resume with {resuming(run)}"] if RunFolder(run).exists() else []
+        raise KeyboardInterrupt(*hint) from None
+    if is_first():
+        draw(run)
+        if told is None:
+            print(f"weights: {run / 'weights'}\nevaluate them with: {evaluating(recipe, settings)}")
+    if told is not None:
+        sys.exit(128 + told)
+
+
+def evaluating(recipe, settings) -> str:
+    """The command that evaluates the weights of a run on pictures that it was not trained on."""
+    data = "PICTURES" if recipe.hold_out else settings.data  # without splits they are those of the run
+    command = ["torchvars", "evaluate", settings.output, "--data", data, "--output", settings.output / "results.json"]
+    if recipe.left_out is not None:
+        command += ["--benchmark", "pacs", "--left-out", recipe.left_out]
+    return shlex.join(map(str, command))
 
 
 def restarted(run: Path, recipe) -> bool:
     """Whether torchrun has started this command anew, after a process of it died in the middle of the run."""
     from ..training.folder import RunFolder
+    from ..training.loop import from_anywhere
     from ..training.processes import was_restarted
 
     if not was_restarted() or not RunFolder(run).exists():
         return False
     begun, _ = RunFolder(run).settings()
-    if begun != recipe:
+    if begun != from_anywhere(recipe):
         raise ValueError(f"{run} holds a run of another recipe: take another folder")
     return True
 
 
 def draw(run: Path) -> None:
-    """The curves of a run so far, where matplotlib is installed; by the first of several processes."""
-    from ..evaluation.processes import is_first
+    """The curves of a run so far, where matplotlib is installed."""
     from ..figures.training import draw_curves
     from ..training.folder import RunFolder
 
     lines = RunFolder(run).metrics()
-    if not lines or not is_first():
+    if not lines:
         return
     try:
         draw_curves(lines, run / "curves.png")
-    except ModuleNotFoundError:
-        print('no curves were drawn, they need matplotlib: pip install "torchvars[figures]"')
+    except ModuleNotFoundError as error:
+        print(f"no curves were drawn: {missing_extra(error, 'figures', 'drawing')}")
     else:
         print(f"curves: {run / 'curves.png'}")

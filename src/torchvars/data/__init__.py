@@ -2,7 +2,7 @@
 
 from .order import Draw, Order, derive_seed
 from .parts import Part, held_out_tenth, leave_out
-from .pictures import Batch, Pictures, Sample, load
+from .pictures import Batch, Pictures, Sample, check_workers, load, most_workers
 from .sources import Source, absolute, open_source
 
 __all__ = [
@@ -14,9 +14,11 @@ __all__ = [
     "Sample",
     "Source",
     "absolute",
+    "check_workers",
     "derive_seed",
     "held_out_tenth",
     "leave_out",
     "load",
+    "most_workers",
     "open_source",
 ]

@@ -130,10 +130,29 @@ def collate(samples: list[Sample]) -> Batch:
     )
 
 
+ENDING = {signal.SIGINT, signal.SIGTERM}
+
+
+class Reading(DataLoader):
+    """Processes that read pictures, and leave it to their parent to end them.
+
+    A terminal tells Ctrl-C to every process of a command, and a scheduler SIGTERM; they are to go when the parent does,
+    which may still need their pictures.
+    """
+
+    def __iter__(self):
+        if not hasattr(signal, "sigwaitinfo"):
+            return super().__iter__()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # so that they are blocked from their first moment on
+        try:
+            return super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _leave_ending_to_the_parent(worker: int) -> None:
-    """A scheduler that ends a job tells every process of it; one that reads pictures is to go when the run does."""
     if hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # again: a process that was not forked does not inherit it
         threading.Thread(target=_end_when_told_by, args=(os.getppid(),), daemon=True).start()
 
 
@@ -143,36 +162,33 @@ def _end_when_told_by(process: int) -> None:
     os._exit(0)
 
 
-def check_workers(workers: int) -> None:
-    """A ValueError if so many processes cannot read pictures here.
+def most_workers() -> int:
+    """The most processes that read pictures here: four for each CPU that this process may use, and never fewer than 16.
 
-    The most are four for each CPU that this process may use, and never fewer than 16: those that wait for a network
-    drive keep no CPU busy, but a thousand of them take all memory before the first picture is read.
+    Those that wait for a network drive keep no CPU busy, but a thousand of them take all memory before the first
+    picture is read.
     """
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = max(16, 4 * cpus)
-    if not 0 <= workers <= most:
+    return max(16, 4 * _cpus())
+
+
+def check_workers(workers: int) -> None:
+    """A ValueError if so many processes cannot read pictures here."""
+    if not 0 <= workers <= most_workers():
         raise ValueError(
-            f"workers must be from 0 to {most}, got {workers}: they are processes that read pictures, and there "
-            f"{'is 1 CPU' if cpus == 1 else f'are {cpus} CPUs'} for this process"
+            f"workers must be from 0 to {most_workers()}, got {workers}: they are processes that read pictures, and "
+            f"there {'is 1 CPU' if _cpus() == 1 else f'are {_cpus()} CPUs'} for this process"
         )
 
 
-class _Loader(DataLoader):
-    """One whose processes do not hear of Ctrl-C, which a terminal sends to all: the run ends them."""
-
-    def __iter__(self):
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # what they begin with
-        try:
-            return super().__iter__()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) -> Iterable[Batch]:
     """Batches in the order given, made by so many processes beside this one."""
+    check_workers(workers)
     pictures.readable()  # if none is, it is said here plainly, and not by another process
-    return (_Loader if hasattr(signal, "pthread_sigmask") else DataLoader)(
+    return Reading(
         pictures,
         batch_sampler=batches,
         num_workers=workers,

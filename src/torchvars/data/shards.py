@@ -60,6 +60,9 @@ class Shards(Source):
         self.places = np.concatenate([index.places for index in indices])
         self.shard_of = np.repeat(np.arange(len(shards)), [len(index.names) for index in indices])
 
+    def stores(self) -> set[str]:
+        return {str(shard.resolve()) for shard in self.shards}
+
     def read(self, index: int) -> bytes:
         # To keep shards open would save 10 us a picture, and need as many open files as there are shards.
         begin, size = self.places[index].tolist()

@@ -39,6 +39,10 @@ class Source(ABC):
     def __len__(self) -> int:
         return len(self.identities)
 
+    def stores(self) -> set[str]:
+        """The folders, tars or shards in which the pictures lie: two sources with one in common share pictures."""
+        return {self.name}
+
     @abstractmethod
     def read(self, index: int) -> bytes:
         """The file of one picture."""
@@ -78,6 +82,9 @@ class Folder(Source):
         _check_classes(str(folder), {printable(name) for name in found.folders}, self.classes)
         tell_of(str(folder), "are neither pictures nor links to any (pipes, sockets or devices)", found.strange)
         tell_of(str(folder), "lead back to a folder around them", found.loops)
+
+    def stores(self) -> set[str]:
+        return {str((self.folder / name).resolve()) for name in self.classes}
 
     def read(self, index: int) -> bytes:
         identity = self.identities[index]
@@ -186,7 +193,7 @@ def open_source(path: str | Path, split: str) -> Source:
         from .hub import open_hub
 
         return open_hub(place, split)
-    path = Path(path)
+    path = Path(place)
     if not path.exists():
         raise FileNotFoundError(
             f"no pictures at {path}: there is no such file or folder. Shards are read from wds/FOLDER, "
@@ -202,13 +209,17 @@ def absolute(path: str | Path) -> str:
     word, place = _read_words(path)
     if word == "hfds" and not Path(place).exists():
         return str(path)  # a name on the hub
-    return f"{word}/{Path(place).resolve()}" if word else str(Path(path).resolve())
+    return f"{word}/{Path(place).resolve()}" if word else str(Path(place).resolve())
 
 
 def _read_words(path: str | Path) -> tuple[str, str]:
-    """wds/FOLDER and hfds/NAME in two; the first is empty for what is simply a path, such as ./wds/FOLDER."""
+    """wds/FOLDER and hfds/NAME in two; the first is empty for what is simply a path, such as ./wds/FOLDER.
+
+    A path that begins with ~ is one in the home folder: shells put it in only where a word begins.
+    """
     word, slash, place = str(path).partition("/")
-    return (word, place) if slash and word in ("hfds", "wds") else ("", str(path))
+    word, place = (word, place) if slash and word in ("hfds", "wds") else ("", str(path))
+    return word, os.path.expanduser(place)
 
 
 def _folder_of_split(folder: Path, split: str) -> Path:

@@ -1,10 +1,9 @@
 """One loop for every model and every benchmark."""
 
-import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from ..attention.modes import evaluating
 from ..data import Draw, Pictures, Source, load, open_source
 from ..data.pictures import centre_pixels, check_workers
 from ..models.environment import environment
+from ..models.lock import held
 from ..models.peers import Among
 from .adaptive import calibrate
 from .attacks import ATTACKS, Attack, Transferred, masking_signs, zero_gradients
@@ -73,7 +72,8 @@ def evaluate(
     processes = Processes()
     for benchmark in benchmarks:
         check_missing(benchmark, partial_ok)
-    with held(output) if processes.rank == 0 else nullcontext():
+    refusal = f"another evaluation is writing {output}: wait for its end, or give another file"
+    with held(output, refusal) if processes.rank == 0 else nullcontext():
         return _evaluate(subject, benchmarks, output, solving or {}, processes, batch, workers, watch)
 
 
@@ -304,21 +304,6 @@ def open_results(output: Path, model: dict) -> Results:
     if before != here:
         results.environment = {**here, "earlier": [*results.environment.get("earlier", []), before]}
     return results
-
-
-@contextmanager
-def held(output: Path) -> Iterator[None]:
-    """While this evaluation writes a file, no other on this machine does: each would undo the other's work."""
-    name = hashlib.sha256(os.fsencode(output.resolve())).hexdigest()[:24]
-    lock = FileLock(Path(tempfile.gettempdir()) / f"torchvars-{name}.lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise ValueError(f"another evaluation is writing {output}: wait for its end, or give another file") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def check_writable(output: Path) -> None:

@@ -12,14 +12,16 @@ from . import weights as stored
 from .classifier import Classifier
 from .embedded import embedded, find_embedded
 from .origin import check_timm, count_classes, image_size
+from .unfinished import RUN, load_unfinished
 
 
 def open_classifier(word: str) -> tuple[str, Classifier]:
     """The name and the classifier that a word stands for, in evaluation mode.
 
     Args:
-        word: a name whose weights ship; a folder written by `save_pretrained` or a training run; a checkpoint of the
-            authors (.pth); timm:NAME for a pretrained model of timm, or timm:NAME:FILE with weights in a file.
+        word: a name whose weights ship; a folder written by `save_pretrained` or a training run, which may be
+            unfinished; a checkpoint of the authors (.pth); timm:NAME for a pretrained model of timm, or
+            timm:NAME:FILE with weights in a file.
     """
     if word.startswith("timm:"):
         _, name, *file = word.split(":", 2)
@@ -27,8 +29,8 @@ def open_classifier(word: str) -> tuple[str, Classifier]:
     elif Path(word).is_dir():
         folder = Path(word).resolve()  # so that . has a name
         folder = folder / "weights" if (folder / "weights" / stored.CONFIG).exists() else folder
-        classifier = stored.load(folder)
         name = folder.parent.name if folder.name == "weights" else folder.name
+        classifier = load_unfinished(folder) if (folder / RUN).exists() else stored.load(folder)
     elif Path(word).is_file():
         name, classifier = Path(word).stem, Classifier(stored.load_released(Path(word)))
     else:

@@ -49,21 +49,37 @@ def save(
         state: tensors to write in place of the classifier's own.
         half: in half precision; it is loaded into the precision of the model.
     """
-    origin = origin_of(classifier.model)
-    if origin is None:
-        raise ValueError(
-            f"{type(classifier.model).__name__} was not built by name, so that it could not be built again: make it "
-            "with torchvars.create(name, ...), timm.create_model(name, ...) or a class of transformers, or save its "
-            "state_dict"
-        )
-    if is_plain(origin):
-        check_rebuilds(classifier.model)
-    else:
-        check_builds_again(classifier.model, origin, run=state is None)
+    config = describe(classifier, run=state is None)
     state = classifier.state_dict() if state is None else state
     state = _apart({name.removeprefix("model."): tensor.contiguous() for name, tensor in state.items()})
     if half:
         state = {name: _halved(name, tensor) for name, tensor in state.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
+    config["sha256"] = digest(folder / WEIGHTS)
+    text = json.dumps(config, indent=2) + "\n"
+    write_whole(folder / CONFIG, lambda path: path.write_text(text))
+    write_whole(folder / CARD, lambda path: path.write_text(card(classifier, config, results)))
+
+
+def describe(classifier: Classifier, *, run: bool = False) -> dict:
+    """What config.json says of a classifier. A ValueError if it cannot be written, or not be built again from that.
+
+    Args:
+        run: compare the outputs of the model and of the one built again, too, where names and shapes do not say all.
+    """
+    model = classifier.model
+    origin = origin_of(model)
+    if origin is None:
+        raise ValueError(
+            f"{type(model).__name__} was not built by name, so that it could not be built again: make it "
+            "with torchvars.create(name, ...), timm.create_model(name, ...) or a class of transformers, or save its "
+            "state_dict"
+        )
+    if is_plain(origin):
+        check_rebuilds(model)
+    else:
+        check_builds_again(model, origin, run=run)
     options = dict(origin["options"])
     if options.get("attention_options"):  # the solvers are written below, as they are now
         options["attention_options"] = {k: v for k, v in options["attention_options"].items() if k != "solver"}
@@ -74,17 +90,12 @@ def save(
         "mean": [round(value, 6) for value in classifier.mean.flatten().tolist()],
         "std": [round(value, 6) for value in classifier.std.flatten().tolist()],
         **({} if classifier.classes is None else {"classes": list(classifier.classes)}),
-        "layers": layers_of(classifier.model),
+        "layers": layers_of(model),
         "torchvars": __version__,
     }
     json.dumps(config)  # first: what cannot be written, or read again, leaves what is there alone
-    _check_config(config, folder / CONFIG)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / WEIGHTS, lambda path: save_file(state, path, metadata={"format": "pt"}))
-    config["sha256"] = digest(folder / WEIGHTS)
-    text = json.dumps(config, indent=2) + "\n"
-    write_whole(folder / CONFIG, lambda path: path.write_text(text))
-    write_whole(folder / CARD, lambda path: path.write_text(card(classifier, config, results)))
+    _check_config(config, Path(CONFIG))
+    return config
 
 
 def load(folder: Path, **changed) -> Classifier:
@@ -95,10 +106,15 @@ def load(folder: Path, **changed) -> Classifier:
             other `num_classes` the head is new.
     """
     config = read_config(folder)
-    state = _read_safetensors(folder / WEIGHTS)
+    state = read_safetensors(folder / WEIGHTS)
     found = digest(folder / WEIGHTS)
     if config.get("sha256") not in (None, found):
         raise ValueError(f"{folder / WEIGHTS} is not the file that {CONFIG} was written for: its sha256 is {found}")
+    return rebuild(config, state, folder, **changed)
+
+
+def rebuild(config: dict, state: dict[str, Tensor], folder: Path, **changed) -> Classifier:
+    """The classifier of a config and the state of its model, both of a folder: see `load`."""
     model = _built(config, folder / CONFIG, changed)
     if "num_classes" in changed:
         state = with_new_head(state, model)
@@ -421,7 +437,7 @@ def _renamed(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
 
 def _released_state(path: Path, ema: bool) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
-        checkpoint = _read_safetensors(path)
+        checkpoint = read_safetensors(path)
     else:
         _check_file(path)
         try:
@@ -489,8 +505,8 @@ def _check_config(config: dict, path: Path) -> None:
         if not isinstance(values, list) or len(values) != channels or not all(map(fits, values)):
             kind = "positive numbers" if key == "std" else "numbers"
             _refuse(path, key, values, f"a list of {channels} {kind}, one for each channel")
-    conversion = config.get("conversion")
-    if conversion is not None and not (isinstance(conversion, dict) and isinstance(conversion.get("options", {}), dict)):
+    conversion = config.get("conversion", {})
+    if not isinstance(conversion, dict) or not isinstance(conversion.get("options", {}), dict):
         _refuse(path, "conversion", conversion, "an object with attention, layers and options")
     classes = config.get("classes")
     if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
@@ -521,7 +537,7 @@ def _refuse(path: Path, key: str, came, expected: str) -> NoReturn:
     raise ValueError(f"{path}: {key} is {reprlib.repr(came)}, expected {expected}")
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
     _check_file(path)
     try:
         return load_file(path)

@@ -16,9 +16,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..models.unfinished import BEST, FACTS
 from .sharding import like, whole
 
-FACTS, BEST = "facts.json", "best.json"
 LEFTOVERS = ("step_*.part", "best.json.part", "writable_*.part")
 
 

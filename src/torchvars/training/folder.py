@@ -5,10 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ..models.environment import environment
+from ..models.unfinished import CHECKPOINTS, RUN, resuming
 from ..models.weights import write_whole
 from .recipe import Recipe
 
-SETTINGS, METRICS, TIMES, UNREADABLE = "run.json", "metrics.jsonl", "times.jsonl", "unreadable.txt"
+METRICS, TIMES, UNREADABLE = "metrics.jsonl", "times.jsonl", "unreadable.txt"
 
 
 class RunFolder:
@@ -21,25 +22,40 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
 
-    def begin(self, recipe: Recipe, settings: dict[str, int | float | str | None]) -> None:
-        """Writes what the run is to do. A ValueError if the folder holds another run."""
-        if self.exists():
+    def check_free(self) -> None:
+        """A ValueError if the folder holds a run, unless that came to no checkpoint and no metrics."""
+        begun = (self.path / METRICS).exists() or any((self.path / CHECKPOINTS).glob("step_*"))
+        if self.exists() and begun:
             raise ValueError(
-                f"{self.path} holds a run already: go on with it by --resume {self.path}, or take another folder"
+                f"{self.path} holds a run already: resume it with {resuming(self.path)}, or take another folder"
             )
+
+    def begin(self, recipe: Recipe, settings: dict[str, int | float | str | None], classifier: dict) -> None:
+        """Writes what the run is to do. A ValueError if the folder holds another run.
+
+        Args:
+            classifier: what its weights are loaded by: `torchvars.models.weights.describe`.
+        """
+        self.check_free()
         self.path.mkdir(parents=True, exist_ok=True)
-        content = {"recipe": asdict(recipe), "settings": settings, "environment": environment()}
-        _write(self.path / SETTINGS, json.dumps(content, indent=1) + "\n")
+        (self.path / UNREADABLE).unlink(missing_ok=True)
+        content = {
+            "recipe": asdict(recipe),
+            "settings": settings,
+            "classifier": classifier,
+            "environment": environment(),
+        }
+        _write(self.path / RUN, json.dumps(content, indent=1) + "\n")
 
     def exists(self) -> bool:
         """Whether a run was begun here."""
-        return (self.path / SETTINGS).exists()
+        return (self.path / RUN).exists()
 
     def settings(self) -> tuple[Recipe, dict]:
         """The recipe and the other settings of a run that is to go on."""
-        file = self.path / SETTINGS
+        file = self.path / RUN
         if not self.exists():
-            raise FileNotFoundError(f"no run to resume at {self.path}: there is no {SETTINGS}")
+            raise FileNotFoundError(f"no run to resume at {self.path}: there is no {RUN}")
         content = json.loads(file.read_text())
         return Recipe(**content["recipe"]), content["settings"]
 

@@ -3,8 +3,8 @@
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -19,9 +19,11 @@ from ..data import (
     Batch,
     Draw,
     Order,
+    Part,
     Pictures,
     Source,
     absolute,
+    check_workers,
     derive_seed,
     held_out_tenth,
     leave_out,
@@ -30,7 +32,9 @@ from ..data import (
 )
 from ..models import Classifier, create
 from ..models import weights as stored
+from ..models.lock import held
 from ..models.peers import Among, class_names, open_classifier, own_size
+from ..models.unfinished import CHECKPOINTS, resuming
 from ..sparse import solver_from
 from .augment import Mix, augment_patches, picture_transform
 from .average import Average
@@ -43,6 +47,7 @@ from .recipe import Recipe
 from .report import Report
 from .schedule import learning_rate, parameter_groups
 from .sharding import shard, whole, whole_state
+from .stopping import Stopping
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,14 @@ class Settings:
     """Of the pictures; with more that cannot be read the run stops."""
 
     def __post_init__(self):
-        least = {"workers": 0, "checkpoint_every": 1, "max_steps": 1}
+        object.__setattr__(self, "output", Path(self.output).expanduser())
+        least = {"workers": 0, "checkpoint_every": 1, "max_steps": 1, "keep_every": 1}
         for name, number in least.items():
             if getattr(self, name) is not None and getattr(self, name) < number:
                 raise ValueError(f"{name} must be at least {number}, got {getattr(self, name)}")
+        check_workers(self.workers)
+        if not 0 <= self.unreadable_share <= 1:
+            raise ValueError(f"unreadable_share must be between 0 and 1, got {self.unreadable_share}")
 
 
 @dataclass
@@ -86,24 +95,40 @@ class Progress:
     held_out_unreadable: dict[str, str] = field(default_factory=dict)
 
 
+# Seconds to wait for the folder of a run that was killed: processes that read pictures for it notice that within 5, and
+# may hold its lock till then.
+RELEASE = 6
+
+
 class Diverged(FloatingPointError):
     """The loss is no longer a number."""
 
 
-def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> None:
-    """Trains a model as a recipe says, or goes on where a run was."""
-    with on_terminate() as interrupted:
-        _train(recipe, settings, resume, interrupted)
+def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> signal.Signals | None:
+    """Trains a model as a recipe says, or goes on where a run was.
 
-
-def _train(recipe: Recipe, settings: Settings, resume: bool, interrupted: Callable[[], bool]) -> None:
+    Returns:
+        the signal that stopped it before its end, after a checkpoint; None if it came to its end.
+    """
     join_restarted()
     AcceleratorState._reset_state()  # a run before this one, in the same process, may have had another precision
     # Told so, it lets several processes on a machine without a GPU work together; else each would run by itself.
     accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.accelerator.is_available())
-    rank, world, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     check_processes(recipe, settings, accelerator)
+    refusal = f"another training run is writing {settings.output}: wait for its end, stop it, or take another folder"
+    with held(settings.output, refusal, RELEASE) if accelerator.is_main_process else nullcontext():
+        told = _train(recipe, settings, resume, accelerator)
+    accelerator.end_training()
+    return told
+
+
+def _train(recipe: Recipe, settings: Settings, resume: bool, accelerator: Accelerator) -> signal.Signals | None:
+    rank, world, device = accelerator.process_index, accelerator.num_processes, accelerator.device
+    folder, begins = RunFolder(settings.output), not resume and accelerator.is_main_process
+    if begins:
+        folder.check_free()
     pictures, held_out = (open_split(settings.data, split, recipe) for split in ("train", "val"))
+    check_apart(pictures, held_out)
     check_classes(pictures, held_out)
     transform = picture_transform(
         recipe.img_size,
@@ -115,16 +140,19 @@ def _train(recipe: Recipe, settings: Settings, resume: bool, interrupted: Callab
         crop=recipe.crop,
     )
     _ = Pictures(pictures, transform)[Draw(0, 0)]  # what does not fit is told before a run is begun
+    shown = some_pictures(held_out, recipe.img_size).to(device)
+    order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
+    mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, recipe.smoothing, len(pictures.classes))
 
     torch.manual_seed(derive_seed(recipe.seed, "model"))
     classifier = build(recipe, pictures)
+    described = stored.describe(classifier)  # what could not be saved at the end is told of now
     teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, pictures.classes, recipe.img_size)
     # First: it says so if the folder cannot be written.
-    checkpoints = Checkpoints(settings.output / "checkpoints", settings.keep_every)
-    folder = RunFolder(settings.output)
-    if not resume and accelerator.is_main_process:  # only now: what is wrong with the call leaves no run behind
-        kept = replace(recipe, **{name: from_anywhere(getattr(recipe, name)) for name in ("initial", "teacher")})
-        folder.begin(kept, {**asdict(settings), "data": absolute(settings.data), "output": str(settings.output)})
+    checkpoints = Checkpoints(settings.output / CHECKPOINTS, settings.keep_every)
+    if begins:  # only now: what is wrong with the call leaves no run behind
+        stated = {**asdict(settings), "data": absolute(settings.data), "output": str(settings.output)}
+        folder.begin(from_anywhere(recipe), stated, described)
     latest = checkpoints.latest() if resume else None
     tensors, facts = ({}, {}) if latest is None else checkpoints.read(latest)
     if latest is not None:
@@ -150,10 +178,8 @@ def _train(recipe: Recipe, settings: Settings, resume: bool, interrupted: Callab
         if average is not None:
             average.load(tensors["average"])
 
-    order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
     last = min(recipe.epochs * order.steps, settings.max_steps or math.inf)
     batches = load(Pictures(pictures, transform), order.batches(progress.step, last), settings.workers)
-    mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, recipe.smoothing, len(pictures.classes))
 
     def judged() -> AbstractContextManager:
         """The weights that are evaluated and kept: the averaged ones, if there are any."""
@@ -173,79 +199,77 @@ def _train(recipe: Recipe, settings: Settings, resume: bool, interrupted: Callab
         accelerator.wait_for_everyone()
 
     report = Report(settings.output, progress.step, last, recipe.epochs) if accelerator.is_main_process else None
-    shown = some_pictures(held_out, recipe.img_size).to(device)
     clock = Clock()
-    for batch in clock.waiting_for(batches):
-        step = progress.step
-        rate = learning_rate(recipe, step, order.steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate * group["lr_scale"]
-        torch.manual_seed(derive_seed(recipe.seed, "step", step, rank))  # of what is dropped within the model
-        loss, correct = learn(accelerator, model, optimizer, batch, mix, teacher, recipe, step)
-        if average is not None:
-            average.update(classifier, step)
-        counts = [loss, correct, len(batch.labels), interrupted(), len(batch.problems)]
-        counts = accelerator.reduce(torch.tensor(counts, device=device))
-        loss, correct, seen, stop, broken = counts.tolist()  # if one is told to end, all do
-        if not math.isfinite(loss):
-            kept = checkpoints.latest()
-            raise Diverged(
-                f"the loss is {loss / world} at step {step}: the last good checkpoint is {kept or 'none'}. "
-                "A lower learning rate, a longer warm-up or clip=1 may help"
-            )
-        progress.step, progress.seen = step + 1, progress.seen + int(seen)
-        progress.loss, progress.correct = progress.loss + loss * seen / world, progress.correct + correct
-        if report is not None:
-            means = progress.loss / progress.seen, progress.correct / progress.seen
-            report.step(progress.step, *means, clock.lap(recipe.batch)["images_per_second"])
-        if broken:
-            progress.unreadable |= dict(gather_object(list(batch.problems.items())))
-            if report is not None:
-                folder.write_unreadable(progress.unreadable | progress.held_out_unreadable)
-            check_readable(progress.unreadable, settings.unreadable_share * len(pictures), folder)
-        if progress.step % order.steps == 0 or progress.step == last:
-            times = clock.lap(recipe.batch)
-            with judged():
-                metrics, progress.held_out_unreadable = evaluate(
-                    accelerator, classifier, held_out, recipe, settings.workers
+    with Stopping(loud=report is not None) as stopping, nullcontext() if report is None else closing(report):
+        for batch in clock.waiting_for(batches):
+            step = progress.step
+            rate = learning_rate(recipe, step, order.steps)
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["lr_scale"]
+            torch.manual_seed(derive_seed(recipe.seed, "step", step, rank))  # of what is dropped within the model
+            loss, correct = learn(accelerator, model, optimizer, batch, mix, teacher, recipe, step)
+            if average is not None:
+                average.update(classifier, step)
+            counts = [loss, correct, len(batch.labels), stopping.told is not None, len(batch.problems)]
+            counts = accelerator.reduce(torch.tensor(counts, device=device))
+            loss, correct, seen, stop, broken = counts.tolist()  # if one is told to end, all do
+            if not math.isfinite(loss):
+                kept = checkpoints.latest()
+                raise Diverged(
+                    f"the loss is {loss / world} at step {step}: the last good checkpoint is {kept or 'none'}. "
+                    "A lower learning rate, a longer warm-up or clip=1 may help"
                 )
-                views = look(classifier, shown)
-            line = {
-                "step": progress.step,
-                "epoch": progress.step / order.steps,
-                "learning_rate": rate,
-                "loss": progress.loss / progress.seen,
-                "accuracy": progress.correct / progress.seen,
-                **metrics,
-                "unreadable": len(progress.unreadable),
-            }
-            better = line["val_accuracy"] > progress.best
-            progress.best = max(progress.best, line["val_accuracy"])
-            progress.loss, progress.correct, progress.seen = 0.0, 0.0, 0
+            progress.step, progress.seen = step + 1, progress.seen + int(seen)
+            progress.loss, progress.correct = progress.loss + loss * seen / world, progress.correct + correct
             if report is not None:
-                folder.add_metrics(line)
-                folder.add_times({"step": progress.step, **times})
-                if progress.held_out_unreadable:
+                means = progress.loss / progress.seen, progress.correct / progress.seen
+                report.step(progress.step, *means, clock.lap(recipe.batch)["images_per_second"])
+            if broken:
+                progress.unreadable |= dict(gather_object(list(batch.problems.items())))
+                if report is not None:
                     folder.write_unreadable(progress.unreadable | progress.held_out_unreadable)
-                report.epoch(line, times, shown, views)
-            checkpoint(best=better)
-            clock.restart()
-        elif progress.step % settings.checkpoint_every == 0 or stop:
-            checkpoint()
-        if stop:
-            if report is not None:
-                report.say(f"stopped at step {progress.step}, as told; go on with --resume {settings.output}")
-                report.close()
-            return
+                check_readable(progress.unreadable, settings.unreadable_share * len(pictures), folder)
+            if progress.step % order.steps == 0 or progress.step == last:
+                times = clock.lap(recipe.batch)
+                with judged():
+                    metrics, progress.held_out_unreadable = evaluate(
+                        accelerator, classifier, held_out, recipe, settings.workers
+                    )
+                    views = look(classifier, shown)
+                line = {
+                    "step": progress.step,
+                    "epoch": progress.step / order.steps,
+                    "learning_rate": rate,
+                    "loss": progress.loss / progress.seen,
+                    "accuracy": progress.correct / progress.seen,
+                    **metrics,
+                    "unreadable": len(progress.unreadable),
+                }
+                better = line["val_accuracy"] > progress.best
+                progress.best = max(progress.best, line["val_accuracy"])
+                progress.loss, progress.correct, progress.seen = 0.0, 0.0, 0
+                if report is not None:
+                    folder.add_metrics(line)
+                    folder.add_times({"step": progress.step, **times})
+                    if progress.held_out_unreadable:
+                        folder.write_unreadable(progress.unreadable | progress.held_out_unreadable)
+                    report.epoch(line, times, shown, views)
+                checkpoint(best=better)
+                clock.restart()
+            elif progress.step % settings.checkpoint_every == 0 or stop:
+                checkpoint()
+            if stop and progress.step < last:
+                if report is not None:
+                    report.say(f"stopped at step {progress.step} of {last}: resume with {resuming(settings.output)}")
+                return stopping.told or signal.SIGTERM  # which another process was told
     with judged():
         state = whole_state(classifier)
-        if report is not None:
-            report.close()
+        if accelerator.is_main_process:
             if recipe.keep == "best" and (best := checkpoints.best()) is not None:
                 tensors, _ = checkpoints.read(best)
                 state = tensors["model"] | tensors.get("average", {})
             stored.save(classifier, settings.output / "weights", state=state)
-    accelerator.end_training()
+    return None
 
 
 # A step
@@ -358,11 +382,20 @@ def open_split(data: str, split: str, recipe: Recipe) -> Source:
         return leave_out(open_source(data, "train"), recipe.left_out, split)
     if recipe.hold_out:
         return held_out_tenth(open_source(data, "train"), split)
-    return open_source(data, split)
+    try:
+        return open_source(data, split)
+    except ValueError as error:
+        if split == "train":
+            raise
+        raise ValueError(f"{error}. Without such pictures, --hold-out validates on a tenth of the others") from error
 
 
-def from_anywhere(word: str | None) -> str | None:
-    """A word for a model that means the same in whatever folder one is, also if it names a file or a folder."""
+def from_anywhere(recipe: Recipe) -> Recipe:
+    """A recipe whose words for models mean the same in whatever folder one is, also if they name files or folders."""
+    return replace(recipe, initial=_absolute(recipe.initial), teacher=_absolute(recipe.teacher))
+
+
+def _absolute(word: str | None) -> str | None:
     if word is None:
         return None
     *name, path = word.split(":", 2) if word.startswith("timm:") else [word]
@@ -383,6 +416,22 @@ def check_classes(pictures: Source, held_out: Source) -> None:
         )
     if len(pictures.classes) < 2:
         raise ValueError(f"{pictures.name} has one class only, {pictures.classes[0]}: there is nothing to tell apart")
+
+
+def check_apart(pictures: Source, held_out: Source) -> None:
+    """A ValueError if pictures to train on are also there to validate on. Parts of one source never share any."""
+    shared = pictures.stores() & held_out.stores()
+    if isinstance(pictures, Part) or not shared:
+        return
+    if pictures.name == held_out.name:
+        found = ", ".join(pictures.classes[:5]) + (", ..." if len(pictures.classes) > 5 else "")
+        problem = f"{pictures.name} has no separate train and val: what was found are the classes {found}"
+    else:
+        problem = f"{pictures.name} and {held_out.name} share pictures, such as those of {min(shared)}"
+    raise ValueError(
+        f"{problem}. Accuracy on pictures that are trained on says nothing: add --hold-out to validate on a tenth of "
+        "them, which is then not trained on, or give pictures in train/<class> and val/<class>"
+    )
 
 
 def build(recipe: Recipe, pictures: Source) -> Classifier:
@@ -460,17 +509,6 @@ def check_readable(problems: dict[str, str], most: float, folder: RunFolder) -> 
             f"{len(problems)} pictures could not be read, more than the {most:.0f} allowed, such as "
             f"{identity} ({problem}): all are listed in {folder.path}; mend them, or allow a larger share"
         )
-
-
-@contextmanager
-def on_terminate() -> Iterator[Callable[[], bool]]:
-    """Whether the process has been told to end: a function to ask. It is not ended at once, so that nothing is lost."""
-    told = []
-    before = signal.signal(signal.SIGTERM, lambda *_: told.append(True))
-    try:
-        yield lambda: bool(told)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class Clock:

@@ -2,11 +2,45 @@
 
 import ast
 import difflib
+import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..models import MODELS
+
+# Fields that are numbers: which, what they must be, and whether one is; none of these holds for NaN.
+LIMITS: list[tuple[tuple[str, ...], str, Callable[[float], bool]]] = [
+    (("img_size", "patch_size", "epochs", "batch", "accumulate", "repeats"), "at least 1", lambda value: value >= 1),
+    (
+        ("smoothing", "switch", "erase", "patches", "distillation_weight", "drop_path", "smallest_crop"),
+        "between 0 and 1",
+        lambda value: 0 <= value <= 1,
+    ),
+    (("ema",), "a decay from 0 to below 1, or none", lambda value: 0 <= value < 1),
+    (
+        ("learning_rate", "layer_decay", "clip", "temperature"),
+        "positive and finite",
+        lambda value: 0 < value < math.inf,
+    ),
+    (
+        (
+            "warmup_learning_rate",
+            "final_learning_rate",
+            "warmup_epochs",
+            "cooldown_epochs",
+            "weight_decay",
+            "color_jitter",
+            "mixup",
+            "cutmix",
+            "strength",
+            "steps",
+        ),
+        "zero or positive, and finite",
+        lambda value: 0 <= value < math.inf,
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -106,19 +140,19 @@ class Recipe:
     def __post_init__(self):
         object.__setattr__(self, "attention_options", tuple(self.attention_options))  # a list, if it was read from JSON
         self.options_of_attention()
-        for name in ("img_size", "epochs", "batch", "accumulate", "repeats"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("smoothing", "switch", "erase", "patches", "distillation_weight", "drop_path", "smallest_crop"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
+        for name in ("initial", "teacher"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _at_home(getattr(self, name)))
+        for names, said, holds in LIMITS:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not holds(value):
+                    raise ValueError(f"{name} must be {said}, got {value}")
         if self.warmup_epochs + self.cooldown_epochs > self.epochs:
             raise ValueError(
                 f"warm-up ({self.warmup_epochs}) and cool-down ({self.cooldown_epochs}) take more than "
                 f"the {self.epochs} epochs there are: shorten them"
             )
-        if self.ema is not None and not 0 <= self.ema < 1:
-            raise ValueError(f"ema must be a decay from 0 to below 1, or none, got {self.ema}")
 
     def options_of_attention(self) -> dict[str, bool | int | float]:
         """`attention_options` by name."""
@@ -132,6 +166,12 @@ class Recipe:
         if strange := [name for name in ("strength", "solver") if name in options]:
             raise ValueError(f"{strange[0]} is a field of the recipe: set it by --{strange[0]}, not as an option")
         return options
+
+
+def _at_home(word: str) -> str:
+    """A word for a model with the home folder in place of a ~ at the beginning of its path."""
+    before, colon, path = word.rpartition(":") if word.startswith("timm:") else ("", "", word)
+    return before + colon + os.path.expanduser(path)
 
 
 def imagenet(model: str) -> Recipe:

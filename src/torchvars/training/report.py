@@ -17,7 +17,7 @@ class Report:
 
     Args:
         folder: of the run; TensorBoard's files go to its folder "tensorboard".
-        first, last: steps from and to which it goes.
+        first, last: steps that are done, and to which it goes.
         epochs: of the recipe.
     """
 
@@ -43,7 +43,8 @@ class Report:
         except ModuleNotFoundError:
             print("no TensorBoard is installed, so nothing is written for it", file=sys.stderr)
         else:
-            self.board = SummaryWriter(folder / "tensorboard", purge_step=first)
+            # It drops all from this step on: what was written after the checkpoint that the run goes on from.
+            self.board = SummaryWriter(folder / "tensorboard", purge_step=first + 1)
 
     def step(self, step: int, loss: float, accuracy: float, images_per_second: float) -> None:
         """Means since the epoch began."""

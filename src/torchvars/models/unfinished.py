@@ -1,0 +1,60 @@
+"""The weights of a training run that has not ended: those of its best checkpoint, else of its last."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from . import weights as stored
+from .classifier import Classifier
+
+# Names in the folder of a run, which training writes.
+RUN, CHECKPOINTS, FACTS, BEST = "run.json", "checkpoints", "facts.json", "best.json"
+
+
+def resuming(run: Path) -> str:
+    """The command that goes on with a run."""
+    return f"torchvars train --resume {shlex.quote(str(run))}"
+
+
+def load_unfinished(run: Path) -> Classifier:
+    """The classifier of a run so far, in evaluation mode; a note says of which step it is.
+
+    Args:
+        run: folder of a run that has run.json, and no weights yet.
+
+    Raises:
+        ValueError: it has no checkpoint yet, or does not say what the model is.
+    """
+    finish = f"finish it with {resuming(run)}"
+    step, kind, checkpoint = find_checkpoint(run / CHECKPOINTS)
+    if checkpoint is None:
+        raise ValueError(f"the run {run} is not finished, and has no checkpoint to take weights from: {finish}")
+    config = json.loads((run / RUN).read_text()).get("classifier")
+    if config is None:  # begun by an earlier version
+        raise ValueError(
+            f"the run {run} is not finished: its {kind} checkpoint is of step {step}, and {RUN} does not say of which "
+            f"classes, so that no classifier can be made of it; {finish}"
+        )
+    digests, state = json.loads((checkpoint / FACTS).read_text())["sha256"], {}
+    for file in ("model.safetensors", "average.safetensors"):  # the average, where there is one, is what is evaluated
+        if file in digests:
+            if stored.digest(checkpoint / file) != digests[file]:
+                raise ValueError(f"{checkpoint / file} is damaged: {finish}")
+            state |= stored.read_safetensors(checkpoint / file)
+    state = {name.removeprefix("model."): tensor for name, tensor in state.items()}
+    classifier = stored.rebuild(config, state, checkpoint)
+    print(f"{run} is not finished: these are the weights of step {step}, its {kind} so far; {finish}", file=sys.stderr)
+    return classifier
+
+
+def find_checkpoint(folder: Path) -> tuple[int, str, Path | None]:
+    """The best checkpoint, or else the latest: its step, which of the two it is, and its folder if there is any."""
+    found = {int(match[1]): path for path in folder.glob("step_*") if (match := re.fullmatch(r"step_(\d+)", path.name))}
+    marks = json.loads((folder / BEST).read_text()) if (folder / BEST).exists() else {}
+    for step in (marks.get("step"), marks.get("before")):
+        if step in found:
+            return step, "best", found[step]
+    step = max(found, default=-1)
+    return step, "latest", found.get(step)

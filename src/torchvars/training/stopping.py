@@ -1,0 +1,46 @@
+"""Signals to end: a run answers the first with a checkpoint after the step it is in."""
+
+import contextlib
+import os
+import signal
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NOTICE = b"\nstopping: a checkpoint is written after this step (Ctrl-C again stops at once, without one)\n"
+
+
+class Stopping:
+    """Within it SIGINT (Ctrl-C) and SIGTERM are noted instead of ending the process; a second SIGINT does end it.
+
+    A signal that was ignored before stays ignored, as SIGINT is for the background jobs of a script.
+
+    Args:
+        loud: whether to say so on the terminal.
+
+    Attributes:
+        told: the first signal that came, if one did.
+    """
+
+    def __init__(self, loud: bool):
+        self.loud = loud
+        self.told: signal.Signals | None = None
+
+    def __enter__(self) -> "Stopping":
+        found = {each: signal.getsignal(each) for each in SIGNALS}
+        self.before = {each: handler for each, handler in found.items() if handler not in (None, signal.SIG_IGN)}
+        for each in self.before:
+            signal.signal(each, self._note)
+        return self
+
+    def __exit__(self, *_) -> None:
+        for each, handler in self.before.items():
+            signal.signal(each, handler)
+
+    def _note(self, number: int, _) -> None:
+        if self.told is not None:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
+        self.told = signal.Signals(number)
+        if self.loud:
+            with contextlib.suppress(OSError):
+                os.write(2, NOTICE)  # not by print, which may be what the signal interrupted

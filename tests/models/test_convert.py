@@ -179,6 +179,23 @@ def test_vars_d_solves_the_problem_of_the_pretrained_projections(bias):
     torch.testing.assert_close(layer(tokens), source.proj((atoms @ code).transpose(1, 2).flatten(-2)))
 
 
+def test_vars_p_explains_the_keys_and_reads_at_the_queries():
+    """The layer against shares computed from the original's qkv, and one step of normalised linear attention."""
+    model = shaken(timm_vit()).double()
+    source = copy.deepcopy(model.blocks[1].attn)
+    layer = convert(model, "vars_p").blocks[1].attn
+    layer.solver.steps = 1
+    tokens = torch.randn(1, PATCHES + 1, DIM, dtype=torch.float64)
+
+    query, key, value = source.qkv(tokens).reshape(1, PATCHES + 1, 3, HEADS, DIM // HEADS).permute(2, 0, 3, 1, 4)
+    of_keys, of_queries = (
+        (part @ prototypes).softmax(-1)
+        for part, prototypes in ((key, layer.dictionary.prototypes), (query, layer.reader.prototypes))
+    )
+    code = of_keys.mT @ value / of_keys.sum(-2).unsqueeze(-1)
+    torch.testing.assert_close(layer(tokens), source.proj((of_queries @ code).transpose(1, 2).flatten(-2)))
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_transformers_projections_are_carried(bias):
     config = ViTConfig(hidden_size=DIM, num_attention_heads=HEADS, num_hidden_layers=1, image_size=32, qkv_bias=bias)
@@ -465,7 +482,7 @@ def test_models_without_known_attention_are_refused(model, message):
 @pytest.mark.parametrize("target", ["global_filter", "vars_d_released", "vars_e"])
 def test_targets_without_such_projections_are_refused(vit, target):
     with pytest.raises(
-        ValueError, match=f"cannot convert to '{target}': .* fit vars_d, vars_s, vars_sd, performer, so"
+        ValueError, match=f"cannot convert to '{target}': .* fit vars_p, vars_d, vars_s, vars_sd, performer, so"
     ):
         convert(vit, target)
 

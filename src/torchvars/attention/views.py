@@ -25,9 +25,9 @@ class Views(NamedTuple):
 def look(model: nn.Module, pixels: Tensor) -> Views:
     """Sparsity and energy of every attention on a few pictures, in evaluation mode.
 
-    The energy is that of the reconstruction, or of the output where nothing is reconstructed. Class, register and
-    distillation tokens of a converted model are left out. Patches that come without their grid are taken for the one
-    that the model was built for, if they are as many, else for a square.
+    The energy is that of the reconstruction as it is read out, or of the output where nothing is reconstructed. Class,
+    register and distillation tokens of a converted model are left out. Patches that come without their grid are taken
+    for the one that the model was built for, if they are as many, else for a square.
 
     Raises:
         ValueError: the grid of the patches is not known.
@@ -53,8 +53,8 @@ def look(model: nn.Module, pixels: Tensor) -> Views:
     steps = {}
     for name, layer in layers.items():
         codes = attentions[name].solver.trajectory(layer.problem)
-        reconstructions = [layer.operator.synthesize(code) for code in codes]
-        steps[name] = [_on_grid(each.norm(dim=(1, 3)), grids[name]) for each in reconstructions]
+        passed_on = [layer.reader.synthesize(code) for code in codes]
+        steps[name] = [_on_grid(each.norm(dim=(1, 3)), grids[name]) for each in passed_on]
     energy = outputs | {name: energies[-1] for name, energies in steps.items()}
     return Views({name: layer.sparsity.item() for name, layer in layers.items()}, energy, steps)
 

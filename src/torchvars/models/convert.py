@@ -5,12 +5,12 @@
     restore(model)
 
 The pretrained projections are kept: queries make the dictionary, values are what is reconstructed, the output
-projection stays. Keys have no part in VARS.
+projection stays. In `vars_p` keys make the dictionary, and queries read the code out; the others have no use for keys.
 
 Class, register and distillation tokens (the prefix) have no place on the grid of the patches. Attentions that see a set
-of tokens (`vars_d`, `performer`, `softmax`) mix them with the patches as self-attention does. Those with filters
-(`vars_s`, `vars_sd`) mix the patches alone: a prefix token gets its own value through the output projection, so that
-nothing flows between it and the patches in such a layer. With filters in every layer, a class token never sees the
+of tokens (`vars_p`, `vars_d`, `performer`, `softmax`) mix them with the patches as self-attention does. Those with
+filters (`vars_s`, `vars_sd`) mix the patches alone: a prefix token gets its own value through the output projection, so
+that nothing flows between it and the patches in such a layer. With filters in every layer, a class token never sees the
 picture: a head that reads it needs some layers left as they are (`layers`), or the mean over patches instead.
 """
 
@@ -21,12 +21,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..attention import Attention, Dynamic, Softmax, Static, create
+from ..attention import Attention, Dynamic, Prototypes, Reconstruction, Softmax, Static, create
 from ..attention.tokens import Place
 from .selfattention import SUPPORTED, Placed, Projection, Source, class_path, is_known, read
 
 # The released forms and global_filter are not here: they were not made of a self-attention's projections.
-TARGETS = ("vars_d", "vars_s", "vars_sd", "performer", "softmax")
+TARGETS = ("vars_p", "vars_d", "vars_s", "vars_sd", "performer", "softmax")
 
 
 def convert(
@@ -180,6 +180,9 @@ def carry(source: Source, layer: Attention) -> None:
         for part in layer.modules():
             if isinstance(part, Dynamic):
                 _write(part.query, source.query)
+        if isinstance(layer, Reconstruction) and isinstance(layer.reader, Prototypes):
+            _write(layer.dictionary.project, source.key)
+            _write(layer.reader.project, source.query)
     _write(layer.proj, source.proj)
 
 

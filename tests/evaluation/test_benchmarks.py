@@ -337,25 +337,30 @@ def test_missing_corruptions_severities_and_classes_are_listed(tmp_path):
     gone = {"snow/3", *(f"fog/{severity}" for severity in range(1, 6))}
     assert {*missing} == gone | {f"class {name}" for name in IMAGENET if name not in IN_A}
     fewer = Options(severities=(1, 2), corruptions=("snow", "frost", "speckle_noise"))
-    missing = BENCHMARKS["imagenet_c"](str(path), model, fewer).missing
+    benchmark = BENCHMARKS["imagenet_c"](str(path), model, fewer)
+    assert all(name.startswith("class") for name in benchmark.missing)
     rest = {"severity 3", "severity 4", "severity 5", *(set(PUBLISHED) - {"snow", "frost"})}
-    assert {name for name in missing if not name.startswith("class")} == rest
+    assert {*benchmark.not_asked} == rest
 
 
-def test_what_was_not_chosen_is_missing_in_every_sum(tmp_path):
+def test_what_was_not_chosen_is_told_from_what_is_missing(tmp_path):
     fewer, rest = (
         Options(severities=(1, 2, 3), corruptions=PUBLISHED[1:]),
         {"gaussian_noise", "severity 4", "severity 5"},
     )
     path, classes = cifar10_c(tmp_path)
-    assert {*BENCHMARKS["cifar10_c"](str(path), subject(**classes), fewer).missing} == rest
+    benchmark = BENCHMARKS["cifar10_c"](str(path), subject(**classes), fewer)
+    assert ({*benchmark.not_asked}, benchmark.missing) == (rest, ())
     (path / "fog.npy").unlink()
-    assert {*BENCHMARKS["cifar10_c"](str(path), subject(**classes), fewer).missing} == {*rest, "fog.npy"}
-    assert BENCHMARKS["cifar10_c"](str(path), subject(**classes), Options()).missing == ("fog.npy",)
+    benchmark = BENCHMARKS["cifar10_c"](str(path), subject(**classes), fewer)
+    assert ({*benchmark.not_asked}, benchmark.missing) == (rest, ("fog.npy",))
+    benchmark = BENCHMARKS["cifar10_c"](str(path), subject(**classes), Options())
+    assert (benchmark.not_asked, benchmark.missing) == ((), ("fog.npy",))
     path = write(tmp_path / "plain")
-    assert {*BENCHMARKS["corruptions"](str(path), subject(), fewer).missing} == rest
+    benchmark = BENCHMARKS["corruptions"](str(path), subject(), fewer)
+    assert ({*benchmark.not_asked}, benchmark.missing) == (rest, ())
     # The four extra ones are in no sum.
-    assert BENCHMARKS["corruptions"](str(path), subject(), Options(corruptions=PUBLISHED)).missing == ()
+    assert BENCHMARKS["corruptions"](str(path), subject(), Options(corruptions=PUBLISHED)).not_asked == ()
 
 
 def test_parts_of_imagenet_want_their_classes(tmp_path):

@@ -33,7 +33,7 @@ from torchvars.evaluation import metrics, run
 from torchvars.evaluation.attacks import PGD, Square
 from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Condition, Options
 from torchvars.evaluation.corruptions import PUBLISHED
-from torchvars.evaluation.processes import Processes
+from torchvars.evaluation.processes import Processes, find_device
 from torchvars.evaluation.results import Results
 from torchvars.evaluation.run import evaluate, match_classes
 from torchvars.evaluation.subjects import Subject, open_subject, subject_of
@@ -147,6 +147,26 @@ def test_what_is_finished_is_what_the_first_process_says(monkeypatch):
     assert Processes().by_first(lambda: "its own") == "its own"
 
 
+def test_a_device_is_the_accelerator_the_one_named_or_an_error(monkeypatch):
+    def found(word: str | None, local_rank: int = 0) -> str:
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        return str(find_device(word))
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert found(None) == found("cpu") == found("cpu:0") == "cpu"
+    with pytest.raises(ValueError, match="no device 'cuda' here: there is cpu"):
+        found("cuda")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert found("cpu", 1) == "cpu"
+    assert found(None) == found("cuda") == found("cuda:0") == "cuda:0"
+    assert found(None, 1) == found("cuda", 1) == found("cuda:1", 0) == "cuda:1"
+    for word, rank in (("cuda:2", 0), ("mps", 0), ("meta", 0), ("", 0), (None, 2)):
+        with pytest.raises(ValueError, match="there are cpu, cuda:0, cuda:1"):
+            found(word, rank)
+
+
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -154,7 +174,7 @@ def environment() -> dict[str, str]:
 def test_two_processes_give_the_numbers_of_one(pictures, weights, tmp_path, capsys, monkeypatch):
     monkeypatch.undo()
     arguments = ["evaluate", str(weights), "--data", pictures, "--benchmark", "clean,corruptions,pgd,square"]
-    arguments += ["--corruptions=fog,gaussian_noise", "--severities=4", "--radii=8/255", "--queries=5", "--partial"]
+    arguments += ["--corruptions=fog,gaussian_noise", "--severities=4", "--radii=8/255", "--queries=5"]
     arguments += ["--attack-steps=5", "--batch=4", "--workers=0"]
     main([*arguments, "--output", str(tmp_path / "one.json")])
     shown = capsys.readouterr()
@@ -168,7 +188,7 @@ def test_two_processes_give_the_numbers_of_one(pictures, weights, tmp_path, caps
     # Only one of them speaks, and says what all of them found.
     assert done.stdout == shown.out.replace("one.json", "two.json")
     assert [line for line in done.stderr.splitlines() if line.endswith(" %")] == shown.err.splitlines()
-    assert len(shown.err.splitlines()) == 5
+    assert [line.split()[0] for line in shown.err.splitlines()] == ["1/8", "3/8", "4/8", "6/8", "8/8"]
 
 
 # Nothing is done twice
@@ -308,8 +328,11 @@ def test_all_questions_are_checked_before_the_first_is_tried(pictures, tmp_path,
     strange = BENCHMARKS["clean"](str(write(tmp_path / "strange", ("a", "b", "c", "d"))), model, FEW)
     with pytest.raises(ValueError, match="halves does not know 4 of the 4 classes"):
         tried(model, [*benchmarks(pictures, model, "pgd"), strange], output)
-    with pytest.raises(ValueError, match="corruptions is not complete"):
-        tried(model, benchmarks(pictures, model, "clean", "corruptions"), output, partial_ok=False)
+    lacking = [replace(each, missing=("fog",)) for each in benchmarks(pictures, model, "clean")]
+    with pytest.raises(ValueError, match="clean is not complete"):
+        tried(model, [*benchmarks(pictures, model, "pgd"), *lacking], output, partial_ok=False)
+    with pytest.raises(ValueError, match=r"no device 'cuda:99' here: there .* cpu"):
+        tried(model, benchmarks(pictures, model, "clean"), output, device="cuda:99")
     with pytest.raises(ValueError, match="batch must be at least 1, got 0"):
         tried(model, benchmarks(pictures, model, "clean"), output, batch=0)
     with pytest.raises(ValueError, match="workers must be from 0 to"):
@@ -397,10 +420,11 @@ def test_versions_of_all_that_took_part_are_kept(pictures, tmp_path, monkeypatch
 
 
 def test_only_the_first_of_several_processes_shows_a_bar(monkeypatch, capsys):
-    for rank, said in (("0", "clean, clean: 50.00 %\n"), ("1", "")):
+    now = run.Progress("pgd", "clean", number=3, count=7, done=10, total=10, right=0.5, share=0.1)
+    for rank, said in (("0", "3/7 pgd, clean: 50.00 %\n"), ("1", "")):
         monkeypatch.setenv("RANK", rank)
         with watching() as watch:
-            watch("clean", "clean", 10, 10, 0.5)
+            watch(now)
         assert capsys.readouterr().err == said
 
 
@@ -557,11 +581,12 @@ def test_classes_without_names_are_taken_in_order_and_every_row_says_so(pictures
 def test_what_is_missing_is_listed_and_refused_or_said_in_each_row(pictures, tmp_path):
     model = subject()
     options = replace(FEW, corruptions=("fog", "spatter"), severities=(1, 2, 3, 5))
-    chosen = benchmarks(pictures, model, "corruptions", options=options)
-    message = r"corruptions is not complete: there is no gaussian_noise, .*, severity 4. Sums over the rest mean"
+    (chosen,) = benchmarks(pictures, model, "corruptions", options=options)
+    message = r"corruptions is not complete: there is no fog/1, fog/2. Sums over the rest mean"
     with pytest.raises(ValueError, match=message):
-        tried(model, chosen, tmp_path / "results.json", partial_ok=False)
-    results = tried(model, chosen, tmp_path / "results.json")
+        tried(model, [replace(chosen, missing=("fog/1", "fog/2"))], tmp_path / "results.json", partial_ok=False)
+    # What was not chosen is not missing, but every sum lacks it.
+    results = tried(model, [chosen], tmp_path / "results.json", partial_ok=False)
     assert results.rows
     said = "; partial, without gaussian_noise, shot_noise, impulse_noise and 12 more"
     assert all(row.protocol.endswith(said) for row in results.rows)
@@ -672,12 +697,31 @@ def test_logits_that_are_no_numbers_are_an_error(pictures, tmp_path):
 def test_progress_ends_with_the_number_that_is_written(pictures, weights, tmp_path):
     model, seen = open_subject(str(weights)), []
     chosen = benchmarks(pictures, model, "corruptions")
-    results = tried(model, chosen, tmp_path / "results.json", watch=lambda *said: seen.append(said))
-    assert [said[2] for said in seen if said[1] == "fog 4"] == [4, 8, 11]
-    for benchmark, key, done, total, right in seen:
-        assert total == 11
-        if done == total:
-            assert right == results.outcomes[benchmark][key].right.mean()
+    results = tried(model, chosen, tmp_path / "results.json", watch=seen.append)
+    assert [now.done for now in seen if now.condition == "fog 4"] == [4, 8, 11]
+    for now in seen:
+        assert now.total == 11
+        if now.done == now.total:
+            assert now.right == results.outcomes[now.benchmark][now.condition].right.mean()
+
+
+def test_progress_is_of_all_conditions_and_of_the_work_that_is_left(pictures, weights, tmp_path):
+    model, seen = open_subject(str(weights)), []
+    options = replace(FEW, radii=(1 / 255, 8 / 255))
+    chosen = benchmarks(pictures, model, "clean", "pgd", options=options)
+    tried(model, chosen, tmp_path / "results.json", watch=seen.append, batch=11)
+    assert [(now.number, now.count, now.condition) for now in seen] == [
+        (1, 4, "clean"),
+        (3, 4, "linf 1/255, 5 steps"),
+        (4, 4, "linf 8/255, 5 steps"),
+    ]
+    assert seen[0].share < 0.1 < 0.4 < seen[1].share < 0.6  # an attack is slow
+    assert seen[2].share == 1
+    # What is known is no work.
+    seen.clear()
+    chosen += benchmarks(pictures, model, "fgsm", options=options)
+    tried(model, chosen, tmp_path / "results.json", watch=seen.append, batch=11)
+    assert [(now.number, now.count, now.share) for now in seen] == [(6, 7, 0.5), (7, 7, 1)]
 
 
 # The command
@@ -699,13 +743,14 @@ def test_the_command_from_weights_to_a_comparison(pictures, weights, tmp_path, c
     assert f"results: {output}" in shown.out
     assert "linf 127.5/255" in shown.out
     assert [line.split(":")[0] for line in shown.err.splitlines()] == [
-        "clean, clean",
-        "fgsm, linf 1/255",
-        "fgsm, linf 127.5/255",
+        "1/4 clean, clean",
+        "3/4 fgsm, linf 1/255",
+        "4/4 fgsm, linf 127.5/255",
     ]
-    some = ["--corruptions=fog", "--severities=1", "--partial"]
+    some = ["--corruptions=fog", "--severities=1"]
     main(["evaluate", str(weights), *common, "--benchmark=corruptions", *some, "--output", str(output)])
     assert set(Results.read(output).outcomes) == {"clean", "fgsm", "corruptions"}
+    assert "partial accuracy" in capsys.readouterr().out
     content = json.loads(output.read_text())
     assert content["model"]["name"] == "tiny"
     assert set(content["environment"]) >= {"torch", "torchvars"}
@@ -766,20 +811,16 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
         "'nothing' is no trained model: expected a folder of weights": [*begin[:1], "nothing", *begin[2:]],
         "timm knows no model 'resnet5'; did you mean": [*begin[:1], "timm:resnet5", *begin[2:]],
         "no pictures at /nowhere": [*begin[:2], "--data", "/nowhere", *output],
-        "corruptions is not complete: there is no gaussian_noise": [
-            *begin,
-            "--benchmark=corruptions",
-            "--corruptions=fog",
-            "--severities=1",
-        ],
+        "no device 'tpu:7' here: there ": [*begin, "--device=tpu:7"],
+        "--benchmark names none: there are clean, corruptions": [*begin, "--benchmark=,"],
         "no corruption named 'fogg'": [*begin, "--corruptions=fogg"],
         "expected whole numbers such as 1,2,3, got 'x'": [*begin, "--severities=x"],
         "expected radii such as 1/255,.5, got '1/0'": [*begin, "--radii=1/0"],
         "radius must be 0 or more": [*begin, "--benchmark=pgd", "--radii=-1"],
         "no linf radius is above 1, got 8: did you mean 8/255?": [*begin, "--benchmark=pgd", "--radii=1,8"],
         "l2 radii have no usual sizes: give --radii, such as .5": [*begin, "--benchmark=pgd", "--norm=l2"],
-        "the side of the pictures must be at least 1, got 0": [*begin, "--img-size=0"],
-        "tiny, made for 16 pixels, takes no pictures of 18 x 18": [*begin, "--img-size=18"],
+        "the side of the pictures (--img-size) must be at least 1, got 0": [*begin, "--img-size=0"],
+        "tiny, made for 16 pixels, takes no pictures of 18 x 18 (--img-size)": [*begin, "--img-size=18"],
         "no frost*.png or frost*.jpg in": [*begin, "--benchmark=corruptions", f"--frost={tmp_path}"],
         "limit must be at least 1, got 0": [*begin, "--limit=0"],
         "imagenet_r is judged among the classes present, got --label-space model": [
@@ -897,9 +938,7 @@ def test_a_place_that_cannot_be_written_to_is_noticed_before_anything_is_tried(p
     model = open_subject(str(weights))
     tried_on = []
 
-    def watch(*told) -> None:
-        tried_on.append(told)
-
+    watch = tried_on.append
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "file").write_text("")
     for output, error in ((tmp_path / "folder.json", IsADirectoryError), (Path("/proc/results.json"), OSError)):

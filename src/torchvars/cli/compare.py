@@ -5,14 +5,18 @@ their results with them.
 """
 
 import argparse
-from pathlib import Path
+from os.path import expanduser
 
 from .extras import missing_extra
+from .paths import path_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "results", nargs="+", help="files written by torchvars evaluate, or names of torchvars list weights"
+        "results",
+        nargs="+",
+        type=expanduser,
+        help="files written by torchvars evaluate, or names of torchvars list weights",
     )
     parser.add_argument(
         "--baseline",
@@ -21,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="errors under corruption relative to the N-th of them (default: 1)",
     )
-    parser.add_argument("--figures", type=Path, metavar="FOLDER", help="draw heat maps and curves into it")
+    parser.add_argument("--figures", type=path_of, metavar="FOLDER", help="draw heat maps and curves into it")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -6,36 +6,42 @@ be added to the file. On several processes: torchrun --nproc-per-node N -m torch
 
 import argparse
 from fractions import Fraction
-from pathlib import Path
 
 from .extras import missing_extra
 from .memory import keep_freed_memory
+from .paths import data_of, model_of, names_of, path_of
 from .stopping import stoppable
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
+        type=model_of,
         help="a name whose weights ship, a folder of weights or of a run, a checkpoint of the authors (.pth), "
         "timm:NAME, or timm:NAME:FILE with weights from a file",
     )
     parser.add_argument(
         "--benchmark",
-        default="clean",
+        type=names_of,
+        default=("clean",),
         metavar="NAME[,NAME]",
         help="clean, corruptions, imagenet_c, imagenet_a, imagenet_r, imagenet_sketch, cifar10_c, pacs, pgd, fgsm, "
-        "square, autoattack (default: clean)",
+        "square, autoattack (default: clean); torchvars list benchmarks says what they are",
     )
     parser.add_argument(
         "--data",
+        type=data_of,
         required=True,
         metavar="PATH",
         help="the pictures, as for torchvars train; imagenet_c, cifar10_c and pacs: a folder as it is published",
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="results, JSON")
+    parser.add_argument("--output", type=path_of, required=True, metavar="FILE", help="results, JSON")
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="pictures at a time (default: 64)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that read pictures (default: 1)")
+    parser.add_argument(
+        "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of corruptions and attacks (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="use N of the pictures, always the same")
     parser.add_argument(
@@ -44,18 +50,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="classes among which the answer is looked for: all classes of the model, or those present in the data set "
         "(default: present if the data set has fewer classes than the model, else model)",
     )
-    parser.add_argument("--partial", action="store_true", help="sum up although conditions or classes are missing")
+    parser.add_argument(
+        "--partial", action="store_true", help="sum up although conditions or classes are missing in the data"
+    )
     group = parser.add_argument_group("corruptions")
-    group.add_argument("--corruptions", type=_names, metavar="NAME,NAME", help="default: the 15 and the 4 extra")
-    group.add_argument("--severities", type=_numbers, metavar="N,N", help="default: 1,2,3,4,5")
+    group.add_argument(
+        "--corruptions",
+        type=names_of,
+        metavar="NAME,NAME",
+        help="names of torchvars list corruptions (default: the 15 and the 4 extra); sums over some are marked partial",
+    )
+    group.add_argument("--severities", type=_numbers, metavar="N,N", help="default: 1,2,3,4,5; sums as above")
     group.add_argument("--strengths", choices=["imagenet", "cifar"], help="default: the one nearer in size")
-    group.add_argument("--frost", type=Path, metavar="FOLDER", help="the published frost pictures (default: made up)")
+    group.add_argument(
+        "--frost", type=path_of, metavar="FOLDER", help="the published frost pictures (default: made up)"
+    )
     group = parser.add_argument_group("attacks")
     group.add_argument("--radii", type=_radii, metavar="R,R", help="such as 1/255,.5 (linf: 1, 2, 4 and 8 of 255)")
     group.add_argument("--norm", choices=["linf", "l2"], default="linf", help="default: linf")
     group.add_argument("--attack-steps", type=_numbers, metavar="N,N", help="of pgd (default: 5,20)")
     group.add_argument("--queries", type=int, metavar="N", help="of square (default: 200)")
-    group.add_argument("--transfer-from", metavar="MODEL", help="attack this model, and try the pictures on the other")
+    group.add_argument(
+        "--transfer-from", type=model_of, metavar="MODEL", help="attack this model, and try the pictures on the other"
+    )
     group = parser.add_argument_group("pacs")
     group.add_argument("--left-out", metavar="DOMAIN", help="default: sketch")
     group = parser.add_argument_group("how VARS layers solve", "on a trained model; its own settings unless given")
@@ -70,7 +87,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="POWER",
         help="let the strength follow what is left unexplained of a picture, as (share / that of clean pictures)^POWER",
     )
-    group.add_argument("--adapt-data", metavar="PATH", help="clean pictures to adapt to (default: those of --data)")
+    group.add_argument(
+        "--adapt-data", type=data_of, metavar="PATH", help="clean pictures to adapt to (default: those of --data)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -89,12 +108,14 @@ def run(arguments: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise missing_extra(error, "eval", "evaluation") from error
 
-    names = [name.strip() for name in arguments.benchmark.split(",")]
+    names = arguments.benchmark
+    if not names:
+        raise ValueError(f"--benchmark names none: there are {', '.join(BENCHMARKS)}")
     if strange := [name for name in names if name not in BENCHMARKS]:
         raise ValueError(f"no benchmark named {strange[0]!r}: there are {', '.join(BENCHMARKS)}")
     if arguments.transfer_from is not None and not set(names) & set(ATTACKS):
         raise ValueError(
-            f"--transfer-from is for {', '.join(ATTACKS)}: none of them is in --benchmark {arguments.benchmark}"
+            f"--transfer-from is for {', '.join(ATTACKS)}: none of them is in --benchmark {','.join(names)}"
         )
     always = [name for name in names if name in ("imagenet_a", "imagenet_r")]
     if always and arguments.label_space == "model":
@@ -139,15 +160,12 @@ def run(arguments: argparse.Namespace) -> None:
             partial_ok=arguments.partial,
             batch=arguments.batch,
             workers=arguments.workers,
+            device=arguments.device,
             watch=watch,
         )
     if is_first():
         print_table([results])
         print(f"results: {arguments.output}")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(","))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

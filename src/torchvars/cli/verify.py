@@ -11,16 +11,24 @@ from pathlib import Path
 
 from .extras import missing_extra
 from .memory import keep_freed_memory
+from .paths import data_of, model_of, names_of, path_of
 from .stopping import stoppable
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="a name of torchvars list weights, or a folder of weights")
-    parser.add_argument("--data", metavar="PATH", help="the pictures (default: only the hashes are compared)")
-    parser.add_argument("--benchmark", metavar="NAME[,NAME]", help="only these of the benchmarks that are recorded")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="results, JSON (default: they are not kept)")
+    parser.add_argument("name", type=model_of, help="a name of torchvars list weights, or a folder of weights")
+    parser.add_argument(
+        "--data", type=data_of, metavar="PATH", help="the pictures (default: only the hashes are compared)"
+    )
+    parser.add_argument(
+        "--benchmark", type=names_of, metavar="NAME[,NAME]", help="only these of the benchmarks that are recorded"
+    )
+    parser.add_argument("--output", type=path_of, metavar="FILE", help="results, JSON (default: they are not kept)")
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="pictures at a time (default: 64)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that read pictures (default: 1)")
+    parser.add_argument(
+        "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -45,8 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
             print("nothing was evaluated: give the pictures by --data")
         return
     subject = open_subject(str(folder))
-    names = None if arguments.benchmark is None else [name.strip() for name in arguments.benchmark.split(",")]
-    benchmarks = benchmarks_of(record, arguments.data, subject, names)
+    benchmarks = benchmarks_of(record, arguments.data, subject, arguments.benchmark)
 
     def left() -> str:
         if not is_first():
@@ -57,8 +64,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     with stoppable(left), tempfile.TemporaryDirectory() as aside, watching() as watch:
         output = arguments.output or Path(aside) / "results.json"
-        kept = {"partial_ok": True, "batch": arguments.batch, "workers": arguments.workers}
-        results = evaluate(subject, benchmarks, output, watch=watch, **kept)
+        how = {name: getattr(arguments, name) for name in ("batch", "workers", "device")}
+        results = evaluate(subject, benchmarks, output, partial_ok=True, watch=watch, **how)
     if not is_first():
         return
     recorded = Results.read(folder / RESULTS)

@@ -70,6 +70,7 @@ class Benchmark:
     attacks: dict[str, Attack | Transferred] = field(default_factory=dict)  # condition -> attack
     reference: Mapping[str, float] | None = None  # mean errors to which those of the corruptions are put in relation
     missing: tuple[str, ...] = ()  # what should be there and is not
+    not_asked: tuple[str, ...] = ()  # what sums lack because it was not chosen
     change: str = ""  # what decides what is done to a picture, beside its size and the condition
 
 
@@ -132,10 +133,10 @@ class Options:
                 f"{max(self.radii):g}/255?"
             )
 
-    def not_asked(self) -> list[str]:
+    def not_asked(self) -> tuple[str, ...]:
         """What sums over the 15 corruptions and 5 severities lack because it was not chosen."""
         missing = [name for name in PUBLISHED if name not in self.corruptions]
-        return missing + [f"severity {severity}" for severity in SEVERITIES if severity not in self.severities]
+        return (*missing, *(f"severity {severity}" for severity in SEVERITIES if severity not in self.severities))
 
 
 def clean(path: str, subject: Subject, options: Options) -> Benchmark:
@@ -163,14 +164,14 @@ def corruptions(path: str, subject: Subject, options: Options) -> Benchmark:
         conditions += [Condition(name, severity, source, change(name, severity)) for severity in options.severities]
     done = f"the strengths for {strengths}, 8 bit, seed {options.seed}"
     done += ", frost made up" if options.frost is None else f", frost of {options.frost.resolve()}"
-    protocol, missing = f"{centred(subject)}; then corrupted with {done}", tuple(options.not_asked())
-    among = among_present(source, subject, options)
-    return Benchmark("corruptions", protocol, absolute(path), conditions, among, missing=missing, change=done)
+    protocol, among = f"{centred(subject)}; then corrupted with {done}", among_present(source, subject, options)
+    not_asked = options.not_asked()
+    return Benchmark("corruptions", protocol, absolute(path), conditions, among, change=done, not_asked=not_asked)
 
 
 def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
     """The published files of ImageNet-C, <corruption>/<severity>/<class>/<picture>."""
-    found, missing = {}, options.not_asked()
+    found, missing = {}, []
     for name in options.corruptions:
         for severity in options.severities:
             folder = Path(path) / name / str(severity)
@@ -198,6 +199,7 @@ def imagenet_c(path: str, subject: Subject, options: Options) -> Benchmark:
         among_present(first, subject, options),
         reference=ALEXNET,
         missing=tuple(missing),
+        not_asked=options.not_asked(),
     )
 
 
@@ -224,12 +226,13 @@ def cifar10_c(path: str, subject: Subject, options: Options) -> Benchmark:
         if (folder / f"{name}.npy").exists()
     ]
     asked = [name for name in PUBLISHED if name in options.corruptions]
-    missing = options.not_asked() + [f"{name}.npy" for name in asked if not (folder / f"{name}.npy").exists()]
+    missing = tuple(f"{name}.npy" for name in asked if not (folder / f"{name}.npy").exists())
     if not conditions:
         raise ValueError(f"{path} holds none of {', '.join(f'{name}.npy' for name in options.corruptions[:3])}, ...")
     source = conditions[0].source
     protocol, among = f"published arrays, {stored(subject, source)}", among_present(source, subject, options)
-    return Benchmark("cifar10_c", protocol, absolute(path), conditions, among, missing=tuple(missing))
+    not_asked = options.not_asked()
+    return Benchmark("cifar10_c", protocol, absolute(path), conditions, among, missing=missing, not_asked=not_asked)
 
 
 def imagenet_a(path: str, subject: Subject, options: Options) -> Benchmark:

@@ -16,17 +16,38 @@ def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-class Processes:
-    """This process among those started together by torchrun or accelerate; alone if it was started by itself."""
+def find_device(word: str | None) -> torch.device:
+    """The device that a word such as "cuda" or "cuda:1" stands for; else the accelerator, or the CPU if there is none.
 
-    def __init__(self):
+    Of several processes each takes the accelerator of its number, unless one is numbered.
+
+    Raises:
+        ValueError: there is no such device here.
+    """
+    number, kind = int(os.environ.get("LOCAL_RANK", "0")), None
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type
+    present = ["cpu", *(f"{kind}:{index}" for index in range(torch.accelerator.device_count() if kind else 0))]
+    word = kind or "cpu" if word is None else word
+    wanted = f"{kind}:{number}" if word == kind else word.removesuffix(":0") if word == "cpu:0" else word
+    if wanted not in present:
+        raise ValueError(f"no device {word!r} here: there {'are' if present[1:] else 'is'} {', '.join(present)}")
+    return torch.device(wanted)
+
+
+class Processes:
+    """This process among those started together by torchrun or accelerate; alone if it was started by itself.
+
+    Args:
+        device: on which it computes, as for `find_device`.
+    """
+
+    def __init__(self, device: str | None = None):
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
-        self.device = torch.device("cpu")
-        if torch.accelerator.is_available():
-            number = int(os.environ.get("LOCAL_RANK", "0"))
-            torch.accelerator.set_device_index(number)
-            self.device = torch.device(torch.accelerator.current_accelerator().type, number)
+        self.device = find_device(device)
+        if self.device.type != "cpu":
+            torch.accelerator.set_device_index(self.device.index)
         if self.world > 1 and not distributed.is_initialized():
             # What is gathered are short lists, on the CPU. The first to end a condition waits for the last, and a batch
             # under a long attack may take hours; a process that dies is noticed by what started them.

@@ -20,7 +20,7 @@ from ..models.environment import environment
 from ..models.lock import held
 from ..models.peers import Among
 from .adaptive import calibrate
-from .attacks import ATTACKS, Attack, Transferred, masking_signs, zero_gradients
+from .attacks import ATTACKS, Attack, AutoAttack, Transferred, masking_signs, zero_gradients
 from .benchmarks import Benchmark, Condition, limited, summarize
 from .corruptions import PUBLISHED
 from .metrics import bootstrap, calibration_error
@@ -28,7 +28,21 @@ from .processes import Processes
 from .results import LabelSpace, Outcome, Results, Row, digest_of, key_of
 from .subjects import Subject
 
-Watch = Callable[[str, str, int, int, float], None]  # benchmark, condition, pictures done and in all, share right
+
+class Progress(NamedTuple):
+    """How far an evaluation is."""
+
+    benchmark: str
+    condition: str
+    number: int  # of the condition, from 1
+    count: int  # of all conditions, those that are known already included
+    done: int  # pictures of the condition
+    total: int
+    right: float  # share of those done
+    share: float  # done of all that is left to do when it begins, by what is known of how long it takes
+
+
+Watch = Callable[[Progress], None]
 
 
 class Answer(NamedTuple):
@@ -51,6 +65,7 @@ def evaluate(
     batch: int = 64,
     workers: int = 1,
     watch: Watch | None = None,
+    device: str | None = None,
 ) -> Results:
     """Tries a model on benchmarks, and keeps what comes out in a file.
 
@@ -61,15 +76,16 @@ def evaluate(
         solving: how VARS layers were told to solve, if they were told; goes into the file.
         partial_ok: whether to sum up although something is missing.
         watch: called with the progress.
+        device: such as "cpu" or "cuda:1"; else the accelerator if there is one.
 
     Raises:
         ValueError: the file is of another model or of other settings, or another evaluation is writing it; something
-            is missing; the model knows other classes than the pictures have.
+            is missing; there is no such device; the model knows other classes than the pictures have.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
     check_workers(workers)
-    processes = Processes()
+    processes = Processes(device)
     for benchmark in benchmarks:
         check_missing(benchmark, partial_ok)
     refusal = f"another evaluation is writing {output}: wait for its end, or give another file"
@@ -101,6 +117,7 @@ def _evaluate(
         matched.append((columns, labels, space))
     if processes.rank == 0:
         check_writable(output)
+    tally = Tally(benchmarks, results, watch if processes.rank == 0 else None)
     classifier = subject.classifier.to(processes.device).eval()
     for benchmark, (columns, labels, space) in zip(benchmarks, matched, strict=True):
         source = benchmark.conditions[0].source
@@ -111,8 +128,9 @@ def _evaluate(
             if key not in outcomes and condition.change is None and condition.name == "clean":
                 outcomes |= known_clean(results, benchmark)
             if key in outcomes:
+                tally.skip(benchmark, condition)
                 continue
-            said = partial(watch, benchmark.name, key) if watch is not None and processes.rank == 0 else None
+            said = None if tally.watch is None else partial(tally.tell, benchmark, condition)
             answers, problems = answer(judge, condition, subject.size, labels, processes, batch, workers, said)
             outcomes[key] = judged(answers, outcomes.get("clean"), keep_named=key == "clean")
             results.unreadable |= problems
@@ -129,6 +147,46 @@ def _evaluate(
             results.write(output)
     processes.wait()
     return results
+
+
+class Tally:
+    """Which conditions there are, and how much of the work is done."""
+
+    def __init__(self, benchmarks: Sequence[Benchmark], results: Results, watch: Watch | None):
+        self.watch = watch
+        every = [(each.name, key_of(one.name, one.severity)) for each in benchmarks for one in each.conditions]
+        self.numbers = {place: number for number, place in enumerate(every, 1)}
+        self.work = {
+            (each.name, key_of(one.name, one.severity)): work_of(each, one)
+            for each in benchmarks
+            for one in each.conditions
+            if key_of(one.name, one.severity) not in results.outcomes.get(each.name, {})
+        }
+        self.done = 0.0
+
+    def skip(self, benchmark: Benchmark, condition: Condition) -> None:
+        """What is known needs no work."""
+        self.work.pop((benchmark.name, key_of(condition.name, condition.severity)), None)
+
+    def tell(self, benchmark: Benchmark, condition: Condition, done: int, total: int, right: float) -> None:
+        place = benchmark.name, key_of(condition.name, condition.severity)
+        share = (self.done + self.work[place] * min(done / total, 1)) / sum(self.work.values())
+        if done >= total:
+            self.done += self.work[place]
+        self.watch(Progress(*place, self.numbers[place], len(self.numbers), done, total, right, share))
+
+
+def work_of(benchmark: Benchmark, condition: Condition) -> float:
+    """About how long a condition takes, in passes of its pictures through the model; one for a gradient takes three."""
+    attack = benchmark.attacks.get(condition.name)
+    attack = attack.attack if isinstance(attack, Transferred) else attack
+    if attack is None:
+        passes = 0
+    elif isinstance(attack, AutoAttack):
+        passes = 5000  # its queries, by far the most if a picture is not found before
+    else:
+        passes = getattr(attack, "queries", 3 * getattr(attack, "steps", 1) * getattr(attack, "restarts", 1))
+    return len(condition.source) * (1 + passes)
 
 
 def known_clean(results: Results, benchmark: Benchmark) -> dict[str, Outcome]:
@@ -246,8 +304,8 @@ def rows_of(
     protocol = benchmark.protocol
     if not space.is_plain:
         protocol += f"; label space: {space}"
-    if benchmark.missing:
-        protocol += f"; partial, without {listed(benchmark.missing, 3)}"
+    if absent := benchmark.not_asked + benchmark.missing:
+        protocol += f"; partial, without {listed(absent, 3)}"
     rows = []
     for condition, severity, metric, figure in summarize(benchmark, outcomes):
         count = len(source)
@@ -346,7 +404,7 @@ def take_up(results: Results, benchmark: Benchmark, source: Source, space: Label
         key: asdict(attack.attack if isinstance(attack, Transferred) else attack)
         for key, attack in benchmark.attacks.items()
     }
-    asked |= {"conditions": keys, "attacks": attacks, "missing": list(benchmark.missing)}
+    asked |= {"conditions": keys, "attacks": attacks, "missing": [*benchmark.not_asked, *benchmark.missing]}
     results.asked[benchmark.name] = asked
     results.pictures[benchmark.name] = list(source.identities)
 

@@ -91,12 +91,14 @@ def subject_of(name: str, classifier: Classifier, size: int | None = None) -> Su
 def check_size(name: str, classifier: nn.Module, size: int) -> None:
     """A ValueError unless a model takes pictures of that size."""
     if size < 1:
-        raise ValueError(f"the side of the pictures must be at least 1, got {size}")
+        raise ValueError(f"the side of the pictures (--img-size) must be at least 1, got {size}")
     try:
         classifier.eval()(torch.zeros(1, 3, size, size))
     except (AssertionError, RuntimeError, ValueError) as error:
         own = own_size(classifier.model)
-        raise ValueError(f"{name}, made for {own} pixels, takes no pictures of {size} x {size}: {error}") from error
+        raise ValueError(
+            f"{name}, made for {own} pixels, takes no pictures of {size} x {size} (--img-size): {error}"
+        ) from error
 
 
 def set_solving(

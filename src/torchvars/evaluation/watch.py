@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from .processes import is_first
-from .run import Watch
+from .run import Progress, Watch
 
 
 @contextmanager
@@ -20,29 +21,24 @@ def watching() -> Iterator[Watch]:
     console = Console(stderr=True)
     if not console.is_terminal:
 
-        def line(benchmark: str, condition: str, done: int, total: int, right: float) -> None:
-            if done >= total:
-                print(f"{benchmark}, {condition}: {100 * right:.2f} %", file=sys.stderr, flush=True)
+        def line(now: Progress) -> None:
+            if now.done >= now.total:
+                place = f"{now.number}/{now.count} {now.benchmark}, {now.condition}"
+                print(f"{place}: {100 * now.right:.2f} %", file=sys.stderr, flush=True)
 
         yield line
         return
-    columns = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[right]:.1f} %"),
-        TimeRemainingColumn(),
-    ]
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", right=0.0)
+    columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn()]
+    # The bar and the time are of the whole evaluation, whose conditions take differently long.
+    with Bar(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
+        task = bar.add_task("", total=1.0, now="")
 
-        def update(benchmark: str, condition: str, done: int, total: int, right: float) -> None:
+        def update(now: Progress) -> None:
             bar.update(
                 task,
-                description=f"{benchmark}, {condition}",
-                completed=min(done, total),
-                total=total,
-                right=100 * right,
+                description=f"{now.number}/{now.count} {now.benchmark}, {now.condition}",
+                completed=now.share,
+                now=f"{min(now.done, now.total)}/{now.total} pictures, {100 * now.right:.1f} %",
             )
 
         yield update

@@ -499,7 +499,7 @@ def test_a_grid_that_contradicts_the_shape_is_refused(name):
 
 
 @pytest.mark.parametrize("count", [25, 26, 29, 50, 54])  # 4 x 6 or 7 x 7, and one to five more
-@pytest.mark.parametrize("name", PLACED)
+@pytest.mark.parametrize("name", sorted(PLACED))
 def test_class_tokens_are_named_where_there_is_no_place_for_them(name, count):
     if count == 25:
         assert build(name)(tokens(count=count)).shape[1] == 25  # which is a square

@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 # Public names, and the room where each lives.
 _ROOMS = {
     "inspect": "attention",
-    **dict.fromkeys(["Classifier", "convert", "create", "load_released", "restore", "set_share"], "models"),
+    **dict.fromkeys(["Classifier", "convert", "create", "load_released", "match", "restore", "set_share"], "models"),
 }
 _SUBPACKAGES = ("attention", "models", "sparse")
 
@@ -21,6 +21,7 @@ __all__ = [
     "create",
     "inspect",
     "load_released",
+    "match",
     "models",
     "restore",
     "set_share",

@@ -35,6 +35,7 @@ from torchvars.training import checkpoint, loop
 from torchvars.training.augment import Mix
 from torchvars.training.folder import RunFolder
 from torchvars.training.loop import Diverged, train
+from torchvars.training.objectives import Labels
 from torchvars.training.recipe import find_recipe
 from torchvars.training.report import Report
 from torchvars.training.stopping import Stopping
@@ -320,8 +321,8 @@ def test_portions_of_a_batch_make_the_same_step(accelerator):
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         recipe = replace(RECIPE, accumulate=accumulate)
-        mix = Mix(0.2, 0.0, 0.5, 0.1, 2)
-        told = loop.learn(accelerator, model, optimizer, batch, mix, None, recipe, 0)
+        objective = Labels(model, Mix(0.2, 0.0, 0.5, 0.1, 2), None, recipe)
+        told = loop.learn(accelerator, model, optimizer, batch, objective, recipe, 0)
         weights.append([*model.parameters(), torch.tensor(told)])
     for whole, portions in zip(*weights, strict=True):
         torch.testing.assert_close(portions, whole)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
-from ..data import Part, Source, derive_seed, leave_out, open_source
+from ..data import Source, leave_out, limited, open_source
 from ..data.arrays import Arrays
 from ..data.pictures import Pictures, to_pixels
 from ..data.sources import Folder, absolute
@@ -367,16 +367,6 @@ def describe(attack: Attack | Transferred) -> str:
     rule = attack.attack if isinstance(attack, Transferred) else attack
     ball = f"linf {rule.radius * 255:.6g}/255" if rule.norm == "linf" else f"l2 {rule.radius:.6g}"
     return ball + "".join(f", {getattr(rule, word)} {word}" for word in ("steps", "queries") if hasattr(rule, word))
-
-
-def limited(source: Source, limit: int | None) -> Source:
-    """So many pictures of a source, drawn by their names: always the same, whatever else is there."""
-    if limit is None or limit >= len(source):
-        return source
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    chosen = set(sorted(source.identities, key=lambda identity: derive_seed("limited", identity))[:limit])
-    return Part(source, f"{limit} pictures of {source.name}", chosen.__contains__)
 
 
 def centred(subject: Subject) -> str:

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.modes import evaluating
-from ..data import Draw, Pictures, Source, load, open_source
+from ..data import Draw, Pictures, Source, limited, load, open_source
 from ..data.pictures import centre_pixels, check_workers
 from ..models.environment import environment
 from ..models.lock import held
 from ..models.peers import Among
 from .adaptive import calibrate
 from .attacks import ATTACKS, Attack, AutoAttack, Transferred, masking_signs, zero_gradients
-from .benchmarks import Benchmark, Condition, limited, summarize
+from .benchmarks import Benchmark, Condition, summarize
 from .corruptions import PUBLISHED
 from .metrics import bootstrap, calibration_error
 from .processes import Processes

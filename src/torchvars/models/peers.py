@@ -1,5 +1,6 @@
 """Trained models by a word, ours or a peer's, and what their logits stand for."""
 
+import json
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from . import weights as stored
-from .classifier import Classifier
+from .classifier import IMAGENET_MEAN, IMAGENET_STD, Classifier
 from .embedded import embedded, find_embedded
 from .origin import check_timm, count_classes, image_size
 from .unfinished import RUN, load_unfinished
@@ -19,9 +20,9 @@ def open_classifier(word: str) -> tuple[str, Classifier]:
     """The name and the classifier that a word stands for, in evaluation mode.
 
     Args:
-        word: a name whose weights ship; a folder written by `save_pretrained` or a training run, which may be
-            unfinished; a checkpoint of the authors (.pth); timm:NAME for a pretrained model of timm, or
-            timm:NAME:FILE with weights in a file.
+        word: a name whose weights ship; a folder written by `save_pretrained`, ours or that of transformers, or by a
+            training run, which may be unfinished; a checkpoint of the authors (.pth); timm:NAME for a pretrained model
+            of timm, or timm:NAME:FILE with weights in a file.
     """
     if word.startswith("timm:"):
         _, name, *file = word.split(":", 2)
@@ -30,7 +31,10 @@ def open_classifier(word: str) -> tuple[str, Classifier]:
         folder = Path(word).resolve()  # so that . has a name
         folder = folder / "weights" if (folder / "weights" / stored.CONFIG).exists() else folder
         name = folder.parent.name if folder.name == "weights" else folder.name
-        classifier = load_unfinished(folder) if (folder / RUN).exists() else stored.load(folder)
+        if is_of_transformers(folder):
+            classifier = load_from_transformers(folder)
+        else:
+            classifier = load_unfinished(folder) if (folder / RUN).exists() else stored.load(folder)
     elif Path(word).is_file():
         name, classifier = Path(word).stem, Classifier(stored.load_released(Path(word)))
     else:
@@ -90,6 +94,42 @@ class Among(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.classifier(pixels)[:, self.columns]
+
+
+def is_of_transformers(folder: Path) -> bool:
+    """Whether a folder was written by `save_pretrained` of transformers, by whose config.json it is known."""
+    try:
+        config = json.loads((folder / stored.CONFIG).read_text())
+    except (OSError, ValueError):  # what is wrong with it is said where it is read
+        return False
+    return isinstance(config, dict) and "model_type" in config and "architecture" not in config
+
+
+def load_from_transformers(folder: Path) -> Classifier:
+    """The image classifier in such a folder; mean and deviation of its pixels are those of its image processor."""
+    try:
+        from transformers import AutoModelForImageClassification
+    except ModuleNotFoundError as error:
+        raise ValueError(f'the model in {folder} needs transformers: pip install "torchvars[hf]"') from error
+    try:
+        model, told = AutoModelForImageClassification.from_pretrained(folder, output_loading_info=True)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"{folder} holds no image classifier of transformers that can be loaded: {error}") from error
+    if missing := sorted(told["missing_keys"]):
+        raise ValueError(f"{folder} has no weights for {missing[0]}, so that it is no trained classifier")
+    processor = folder / "preprocessor_config.json"
+    if not processor.exists():
+        raise ValueError(
+            f"{folder} does not say the mean and deviation of its pixels: save the image processor of the model there"
+        )
+    normal = json.loads(processor.read_text())
+    mean, std = normal.get("image_mean", IMAGENET_MEAN), normal.get("image_std", IMAGENET_STD)
+    if normal.get("do_normalize") is False:
+        mean, std = (0.0,) * len(mean), (1.0,) * len(std)
+    # Names such as "tench, Tinca tinca" are for people; of 1000 it is known which they are, see `class_names`.
+    names = [model.config.id2label[number] for number in range(model.config.num_labels)]
+    generic = len(names) == 1000 or all(name == f"LABEL_{number}" for number, name in enumerate(names))
+    return Classifier(model, mean, std, None if generic or len(set(names)) < len(names) else names)
 
 
 def _build_timm(name: str, file: str | None = None) -> nn.Module:

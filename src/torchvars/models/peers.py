@@ -10,16 +10,22 @@ from .classifier import Classifier, own_size
 from .origin import count_classes
 
 
+@torch.no_grad()
 def resized(name: str, classifier: Classifier, size: int) -> Classifier:
-    """Lets a model take pictures of another size, its position embeddings resampled; in place.
+    """Lets a model take pictures of another size, its position embeddings resampled if it has any; in place.
 
     Raises:
-        ValueError: its library has no way to.
+        ValueError: it takes none of that size.
     """
-    if not hasattr(classifier.model, "set_input_size"):
-        own = own_size(classifier.model)
-        raise ValueError(f"{name} was made for {own} pixels, and {type(classifier.model).__name__} has no other size")
-    classifier.model.set_input_size(img_size=(size, size))
+    model, own = classifier.model, own_size(classifier.model)
+    try:
+        if hasattr(model, "set_input_size"):
+            model.set_input_size(img_size=(size, size))
+            if origin := getattr(model, "origin", None):
+                model.origin = {**origin, "options": {**origin["options"], "img_size": size}}
+        classifier.eval()(torch.zeros(1, len(classifier.mean), size, size))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{name}, made for {own} pixels, takes no pictures of {size} x {size}: {error}") from error
     return classifier
 
 

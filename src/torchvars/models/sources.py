@@ -3,7 +3,7 @@
 | word | what it stands for |
 |---|---|
 | rvt_micro_vars_d.cifar10, or without the dot | weights that come with the package |
-| a folder | written by `save_pretrained`, or a training run, which may be unfinished |
+| a folder | written by `save_pretrained`, ours or that of transformers, or a training run, which may be unfinished |
 | OWNER/NAME | a folder on the Hugging Face hub |
 | a file | a checkpoint of the authors (.pth, .safetensors) |
 | timm:NAME, timm:NAME:FILE | a pretrained model of timm, or one with weights from a file |
@@ -24,6 +24,7 @@ from . import weights as stored
 from .classifier import Classifier
 from .embedded import embedded, find_embedded
 from .origin import check_timm, origin_of
+from .saved_by_transformers import architecture_in, load_from_transformers
 from .unfinished import RUN, config_of_run, load_unfinished
 
 
@@ -82,6 +83,8 @@ def find_weights(word: str | Path, **hub) -> Weights:
 def _of_folder(folder: Path, name: str | None = None) -> Weights:
     folder = folder / "weights" if (folder / "weights" / stored.CONFIG).exists() else folder
     name = name or (folder.parent.name if folder.name == "weights" else folder.name)
+    if architecture := architecture_in(folder):
+        return Weights(name, architecture, None, partial(load_from_transformers, folder))
     if (folder / RUN).exists():
         config, load = config_of_run(folder), partial(load_unfinished, folder)
     else:

@@ -2,17 +2,22 @@
 
 from .order import Draw, Order, derive_seed
 from .parts import Part, held_out_tenth, leave_out
-from .pictures import Batch, Pictures, Sample, check_workers, load, most_workers
+from .pictures import Batch, Pictures, Sample, Shown, check_workers, load, most_workers
 from .sources import Source, absolute, open_source
+from .targets import Mask, Points, Target
 
 __all__ = [
     "Batch",
     "Draw",
+    "Mask",
     "Order",
     "Part",
     "Pictures",
+    "Points",
     "Sample",
+    "Shown",
     "Source",
+    "Target",
     "absolute",
     "check_workers",
     "derive_seed",

@@ -21,6 +21,7 @@ from ..data import (
     Order,
     Part,
     Pictures,
+    Shown,
     Source,
     absolute,
     check_workers,
@@ -35,6 +36,8 @@ from ..models import weights as stored
 from ..models.lock import held
 from ..models.peers import Among, class_names, open_classifier, own_size
 from ..models.unfinished import CHECKPOINTS, resuming
+from ..scoring import Asked, Processes, answers, score
+from ..scoring.answers import UNREAD
 from ..sparse import solver_from
 from .augment import Mix, augment_patches, picture_transform
 from .average import Average
@@ -327,27 +330,19 @@ def evaluate(
 
     Returns them, and the pictures that could not be read, which are counted as not recognised and have no loss.
     """
-    rank, world = accelerator.process_index, accelerator.num_processes
-    size = max(1, recipe.batch // world)
-    mine = range(rank, len(source), world)
-    # As many batches on each process, since a model that is spread over them runs on all or none: one that has no
-    # pictures left looks at the first again, and does not count it.
-    starts = range(0, -(-len(source) // world), size)
-    draws = [[Draw(index, 0) for index in mine[start : start + size] or [0]] for start in starts]
-    counted = [len(mine[start : start + size]) for start in starts]
+    processes = Processes(accelerator.device)
+    size = max(1, recipe.batch // processes.world)
     classifier.eval()
-    sums, problems = torch.zeros(4, dtype=torch.float64), {}
-    pictures = Pictures(source, picture_transform(recipe.img_size, training=False))
-    for count, batch in zip(counted, load(pictures, draws, workers), strict=True):
-        logits = classifier(batch.pixels.to(accelerator.device)).double().cpu()[:count]
-        readable = torch.tensor([identity not in batch.problems for identity in batch.identities])[:count]
-        right = (logits.argmax(-1) == batch.labels[:count]) & readable
-        losses = torch.nn.functional.cross_entropy(logits, batch.labels[:count], reduction="none")
-        sums += torch.stack([losses[readable].sum(), readable.sum(), right.sum(), torch.tensor(count)])
-        problems |= {f"{source.name}: {identity}": problem for identity, problem in batch.problems.items()}
-    loss, read, right, count = accelerator.reduce(sums.to(accelerator.device)).tolist()
-    problems = dict(gather_object(list(problems.items())))
-    return {"val_loss": loss / max(read, 1), "val_accuracy": right / count}, problems
+
+    def ask(asked: Asked) -> dict[str, Tensor]:
+        return answers(classifier(asked.pixels), torch.tensor(asked.targets))
+
+    scores = score(source, Shown(recipe.img_size), ask, UNREAD, processes, batch=size, workers=workers, together=True)
+    # Summed a batch at a time, as the curves of all runs were: also their last digits are the same.
+    parts = zip(scores.columns["loss"].split(size), scores.unread.split(size), strict=True)
+    loss = sum(float(losses[~unread].sum()) for losses, unread in parts)
+    read, right = int((~scores.unread).sum()), int(scores.columns["right"].sum())
+    return {"val_loss": loss / max(read, 1), "val_accuracy": right / len(source)}, scores.problems
 
 
 def some_pictures(source: Source, size: int, count: int = 8) -> Tensor:

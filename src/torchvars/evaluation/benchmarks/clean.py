@@ -1,0 +1,15 @@
+"""Clean pictures."""
+
+from ..conditions import CLEAN
+from ..subjects import Subject
+from .base import Benchmark, Classes, Data, Member, Showing, centred, limited
+
+
+def clean(data: Data, subject: Subject, options: Classes) -> Benchmark:
+    """Clean pictures."""
+    source = limited(data.source, options.limit)
+    task = options.task(source, subject)
+    return Benchmark("clean", f"{centred(subject)}; top-1", data.name, [Showing(CLEAN, source)], task)
+
+
+MEMBERS = {"clean": Member(clean, Classes)}

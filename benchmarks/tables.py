@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from torchvars.data import Batch, Draw, Pictures, load, open_source
+from torchvars.data import Batch, Draw, Pictures, limited, load, open_source
 from torchvars.data.pictures import centre_pixels
-from torchvars.evaluation.benchmarks.base import limited
 from torchvars.evaluation.subjects import Subject
 
 

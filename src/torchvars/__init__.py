@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _ROOMS = {
     "evaluate": "evaluation",
     "inspect": "attention",
-    **dict.fromkeys(["Classifier", "convert", "create", "load_released", "restore", "set_share"], "models"),
+    **dict.fromkeys(["Classifier", "convert", "create", "load_released", "match", "restore", "set_share"], "models"),
 }
 _SUBPACKAGES = ("attention", "evaluation", "models", "sparse")
 
@@ -24,6 +24,7 @@ __all__ = [
     "evaluation",
     "inspect",
     "load_released",
+    "match",
     "models",
     "restore",
     "set_share",

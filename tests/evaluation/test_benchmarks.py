@@ -15,10 +15,10 @@ from timm.data import ImageNetInfo
 from torch import nn
 
 from evaluation.halves import HALVES, Halves, build, picture, subject, write
-from torchvars.data import Source
+from torchvars.data import Source, limited
 from torchvars.evaluation import metrics
 from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Showing
-from torchvars.evaluation.benchmarks.base import check_places, limited
+from torchvars.evaluation.benchmarks.base import check_places
 from torchvars.evaluation.benchmarks.corruptions import Made, Published, summarize
 from torchvars.evaluation.conditions import Condition
 from torchvars.evaluation.corruptions import CORRUPTIONS, PUBLISHED, STRENGTHS

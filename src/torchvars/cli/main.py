@@ -13,6 +13,7 @@ from .. import __version__
 COMMANDS = {
     "benchmark": "time and memory of attentions and models, side by side",
     "compare": "results of several models side by side",
+    "convert": "replace the attention of a trained model",
     "evaluate": "how robust a model is",
     "export": "write a model for another runtime",
     "list": "the names that can be built",

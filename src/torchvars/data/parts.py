@@ -47,6 +47,16 @@ def held_out_tenth(source: Source, split: str) -> Part:
     return Part(source, f"{split} part of {source.name}", lambda identity: _is_held_out(identity) == (split == "val"))
 
 
+def limited(source: Source, limit: int | None) -> Source:
+    """So many pictures of a source, drawn by their names: always the same, whatever else is there."""
+    if limit is None or limit >= len(source):
+        return source
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    chosen = set(sorted(source.identities, key=lambda identity: derive_seed("limited", identity))[:limit])
+    return Part(source, f"{limit} pictures of {source.name}", chosen.__contains__)
+
+
 def leave_out(source: Source, domain: str, split: str) -> Part:
     """Pictures stored as <domain>/<class>/<picture>, one domain of which is not trained on.
 

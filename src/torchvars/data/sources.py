@@ -90,8 +90,7 @@ class Folder(Source):
         self.paths = {identity: path for identity, path in paths.items() if identity != path}
         super().__init__(str(folder), *_classes_by_folder(list(paths)))
         _check_classes(str(folder), {printable(name) for name in found.folders}, self.classes)
-        tell_of(str(folder), "are neither pictures nor links to any (pipes, sockets or devices)", found.strange)
-        tell_of(str(folder), "lead back to a folder around them", found.loops)
+        _told(folder, found)
 
     def stores(self) -> set[str]:
         return {str((self.folder / name).resolve()) for name in self.classes}
@@ -133,6 +132,17 @@ class _Found:
             elif PurePosixPath(entry.name).suffix.lower() in EXTENSIONS:
                 is_picture = entry.is_file() or not os.path.exists(entry.path)  # a dead link is one that is lost
                 (self.pictures if is_picture else self.strange).append(prefix + entry.name)
+
+
+def find_pictures(folder: Path) -> list[str]:
+    """Paths of the pictures below a folder, however deep; warns of what is left out."""
+    return _told(folder, _Found(folder)).pictures
+
+
+def _told(folder: Path, found: "_Found") -> "_Found":
+    tell_of(str(folder), "are neither pictures nor links to any (pipes, sockets or devices)", found.strange)
+    tell_of(str(folder), "lead back to a folder around them", found.loops)
+    return found
 
 
 def _inode(path: str | Path) -> tuple[int, int]:
@@ -194,7 +204,7 @@ def open_source(path: str | Path, split: str) -> Source:
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    word, place = _read_words(path)
+    word, place = split_words(path)
     if word == "wds":
         from .shards import open_shards  # only now: it builds on what is here
 
@@ -216,13 +226,13 @@ def open_source(path: str | Path, split: str) -> Source:
 
 def absolute(path: str | Path) -> str:
     """The same pictures for `open_source`, whatever the working directory then is."""
-    word, place = _read_words(path)
+    word, place = split_words(path)
     if word == "hfds" and not Path(place).exists():
         return str(path)  # a name on the hub
     return f"{word}/{Path(place).resolve()}" if word else str(Path(place).resolve())
 
 
-def _read_words(path: str | Path) -> tuple[str, str]:
+def split_words(path: str | Path) -> tuple[str, str]:
     """wds/FOLDER and hfds/NAME in two; the first is empty for what is simply a path, such as ./wds/FOLDER.
 
     A path that begins with ~ is one in the home folder: shells put it in only where a word begins.

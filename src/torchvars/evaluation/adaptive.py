@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Reconstruction, inspect
-from ..data import Shown, open_source
+from ..data import Shown, limited, open_source
 from ..scoring import Memory
 from ..sparse import Solver, SparseCoding
-from .benchmarks.base import limited
 from .subjects import Subject
 
 

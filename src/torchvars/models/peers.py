@@ -50,6 +50,19 @@ def own_size(model: nn.Module) -> int:
     return (image_size(model) or (224, 224))[0]
 
 
+def resized(name: str, classifier: Classifier, size: int) -> Classifier:
+    """Lets a model take pictures of another size, its position embeddings resampled; in place.
+
+    Raises:
+        ValueError: its library has no way to.
+    """
+    if not hasattr(classifier.model, "set_input_size"):
+        own = own_size(classifier.model)
+        raise ValueError(f"{name} was made for {own} pixels, and {type(classifier.model).__name__} has no other size")
+    classifier.model.set_input_size(img_size=(size, size))
+    return classifier
+
+
 def class_names(classifier: Classifier) -> tuple[str, ...] | None:
     """What its logits stand for, as folders are named; those of ImageNet if there are 1000. None if it is not known."""
     if classifier.classes is not None:

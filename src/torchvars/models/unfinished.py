@@ -11,10 +11,13 @@ from .classifier import Classifier
 
 # Names in the folder of a run, which training writes.
 RUN, CHECKPOINTS, FACTS, BEST = "run.json", "checkpoints", "facts.json", "best.json"
+CONVERSION = "convert.json"  # beside the runs that are stages of a conversion
 
 
 def resuming(run: Path) -> str:
-    """The command that goes on with a run."""
+    """The command that goes on with a run, or with the conversion of which it is a stage."""
+    if (run.parent / CONVERSION).exists():
+        return f"torchvars convert --resume {shlex.quote(str(run.parent))}"
     return f"torchvars train --resume {shlex.quote(str(run))}"
 
 

@@ -26,6 +26,7 @@ from ..sparse import settings_of, solver_from
 from ..sparse.checks import is_number
 from .classifier import Classifier, run_model
 from .embedded import find_embedded
+from .head import head_names
 from .origin import build, count_classes, image_size, is_plain, origin_of
 from .registry import create
 from .rvt import RVT
@@ -119,7 +120,7 @@ def rebuild(config: dict, state: dict[str, Tensor], folder: Path, **changed) -> 
     if "num_classes" in changed:
         state = with_new_head(state, model)
     set_layers(model, config, folder, changed)
-    _load_whole(model, state, folder / WEIGHTS)
+    load_whole(model, state, folder / WEIGHTS)
     if hasattr(model, "pretrained_cfg"):
         model.pretrained_cfg = {**model.pretrained_cfg, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
         model.default_cfg = model.pretrained_cfg
@@ -162,9 +163,7 @@ def changed_origin(config: dict, changed: dict) -> dict:
 
 def with_new_head(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """A state whose head is the model's own where that is for another number of classes."""
-    told = (getattr(model, "default_cfg", None) or {}).get("classifier")  # timm's contract; else as in transformers
-    told = told or ("classifier", "cls_classifier", "distillation_classifier")
-    heads = tuple(f"{name}." for name in ([told] if isinstance(told, str) else told))
+    heads = tuple(f"{name}." for name in head_names(model))
     own, saved = (
         {name: tensor for name, tensor in each.items() if name.startswith(heads)}
         for each in (model.state_dict(), state)
@@ -407,7 +406,7 @@ def load_released(
         attention_options=options,
         conv_mlp=state[first + "mlp.fc1.weight"].ndim == 4,
     )
-    _load_whole(model, _renamed(state, depths), path)
+    load_whole(model, _renamed(state, depths), path)
     return model.eval()
 
 
@@ -455,7 +454,7 @@ def _released_state(path: Path, ema: bool) -> dict[str, Tensor]:
     return {name.removeprefix("module."): tensor for name, tensor in checkpoint.items()}
 
 
-def _load_whole(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+def load_whole(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     """All tensors or none: names and shapes are compared before any is copied."""
     expected = model.state_dict()
     wrong = [f"missing {name}" for name in expected if name not in state]

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from torch import Tensor, nn
 
+from ...data import Source, limited
 from ...models.peers import Among
 from ...scoring import Asked
 from ..attacks import ATTACKS, PGD, Attack, Square, Transferred
@@ -16,7 +17,7 @@ from ..masking import masking_signs, zero_gradients
 from ..results import Results
 from ..subjects import Subject
 from ..tasks.classification import Judge
-from .base import Ask, Benchmark, Classes, Data, Member, Showing, centred, limited
+from .base import Ask, Benchmark, Classes, Data, Member, Showing, centred
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def check_same_classes(subject: Subject, other: Subject) -> None:
 # Signs of hidden gradients
 
 
-def warnings_of(results: Results, judge: Judge, ask: Ask, *, source) -> list[str]:
+def warnings_of(results: Results, judge: Judge, ask: Ask, *, source: Source) -> list[str]:
     """Signs of hidden gradients, from all attacks of the results: they are compared on the pictures they share."""
     warnings = []
     if by_gradient(results):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from ...data import Part, Pictures, Source, absolute, derive_seed, open_source
+from ...data import Pictures, Source, absolute, open_source
 from ...data.pictures import to_pixels
 from ...scoring import Asked, Scores
 from ..conditions import Condition
@@ -179,16 +179,6 @@ class Member:
 
 
 # Pictures
-
-
-def limited(source: Source, limit: int | None) -> Source:
-    """So many pictures of a source, drawn by their names: always the same, whatever else is there."""
-    if limit is None or limit >= len(source):
-        return source
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    chosen = set(sorted(source.identities, key=lambda identity: derive_seed("limited", identity))[:limit])
-    return Part(source, f"{limit} pictures of {source.name}", chosen.__contains__)
 
 
 def centred(subject: Subject) -> str:

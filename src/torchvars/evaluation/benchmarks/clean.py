@@ -1,8 +1,9 @@
 """Clean pictures."""
 
+from ...data import limited
 from ..conditions import CLEAN
 from ..subjects import Subject
-from .base import Benchmark, Classes, Data, Member, Showing, centred, limited
+from .base import Benchmark, Classes, Data, Member, Showing, centred
 
 
 def clean(data: Data, subject: Subject, options: Classes) -> Benchmark:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ...data import limited
 from ...data.arrays import Arrays
 from ...data.sources import Folder
 from ...scoring import Asked
@@ -19,7 +20,7 @@ from ..metrics import bootstrap
 from ..results import Outcome
 from ..subjects import Subject
 from ..task import Figure
-from .base import Benchmark, Classes, Data, Member, Showing, Summed, centred, each_condition, limited, stored
+from .base import Benchmark, Classes, Data, Member, Showing, Summed, centred, each_condition, stored
 from .shifts import missing_classes
 
 SEVERITIES = (1, 2, 3, 4, 5)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ...data import Source, leave_out
+from ...data import Source, leave_out, limited
 from ..conditions import Condition
 from ..subjects import Subject
 from ..tasks import Classification
-from .base import Benchmark, Classes, Data, Member, Options, Showing, centred, limited
+from .base import Benchmark, Classes, Data, Member, Options, Showing, centred
 
 
 def imagenet_a(data: Data, subject: Subject, options: Options) -> Benchmark:

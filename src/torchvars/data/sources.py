@@ -13,6 +13,7 @@ from typing import TypeVar
 from PIL import Image, UnidentifiedImageError
 
 from ..models.pixels import to_rgb
+from .targets import Target
 
 EXTENSIONS = {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "eval", "test")}
@@ -43,6 +44,14 @@ class Source(ABC):
     def stores(self) -> set[str]:
         """The folders, tars or shards in which the pictures lie: two sources with one in common share pictures."""
         return {self.name}
+
+    def target(self, index: int) -> Target:
+        """What is right of one picture: its class, unless a source has something else."""
+        return int(self.labels[index])
+
+    def origin(self, index: int) -> tuple["Source", int]:
+        """The source that has this very picture and target, and its index there: a part has none of its own."""
+        return self, index
 
     @abstractmethod
     def read(self, index: int) -> bytes:

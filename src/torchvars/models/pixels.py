@@ -34,17 +34,9 @@ def centre(image: Image.Image, size: int) -> Image.Image:
 
     A picture that has the size is left as it is.
     """
-    from PIL import Image
+    from .geometry import centred
 
-    if image.size == (size, size):
-        return image
-    shorter = round(size * 256 / 224)
-    longer = shorter * max(image.size) // min(image.size)
-    image = image.resize(
-        (shorter, longer) if image.width < image.height else (longer, shorter), Image.Resampling.BICUBIC
-    )
-    left, top = (round((side - size) / 2) for side in image.size)
-    return image.crop((left, top, left + size, top + size))
+    return centred(*image.size, size).image(image)
 
 
 def to_pixels(image: Image.Image) -> Tensor:

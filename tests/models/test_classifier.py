@@ -74,6 +74,7 @@ def test_only_the_first_calls_are_checked_and_none_if_so_told():
     free = classifier()
     free.checks_left = 0
     free(NORMALISED)
+    torchvars.Classifier(Mean(), (0, 0, 0), (1, 1, 1))(NORMALISED)  # it does not normalise: others may
     for copied in (copy.deepcopy(judge), pickle.loads(pickle.dumps(judge))):
         copied(NORMALISED)
 

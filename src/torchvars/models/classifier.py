@@ -58,6 +58,8 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
         found = count_classes(model)
         if self.classes is not None and found not in (None, len(self.classes)):
             raise ValueError(f"the model has {found} classes, but {len(self.classes)} were named")
+        if not any(mean) and set(std) == {1}:  # then whoever calls it normalises, as far as can be known
+            self.checks_left = 0
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 

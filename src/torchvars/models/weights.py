@@ -124,9 +124,7 @@ def rebuild(config: dict, state: dict[str, Tensor], folder: Path, **changed) -> 
         model.default_cfg = model.pretrained_cfg
     classes = None if "num_classes" in changed else config.get("classes")
     if classes is not None and count_classes(model) not in (None, len(classes)):
-        _refuse(
-            folder / CONFIG, "classes", classes, f"a name for each of the {count_classes(model)} classes of the model"
-        )
+        _refuse(folder / CONFIG, "classes", classes, f"a name for each of the {count_classes(model)} classes it has")
     return Classifier(model, config["mean"], config["std"], classes).eval()
 
 

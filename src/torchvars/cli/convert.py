@@ -58,6 +58,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--match-steps", type=int, default=400, metavar="N", help="most steps of match (default: 400)")
     parser.add_argument("--join-steps", type=int, default=200, metavar="N", help="steps of join (default: 200)")
     parser.add_argument("--tune-epochs", type=int, default=2, metavar="N", help="epochs of tune (default: 2)")
+    parser.add_argument(
+        "--judge-every",
+        type=int,
+        default=50,
+        metavar="N",
+        help="steps after which match and join are judged and leave a checkpoint (default: 50)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of all stages (default: 0)")
     parser.add_argument(
         "--precision", choices=["no", "bf16", "fp16"], default="no", help="mixed precision (default: no)"
@@ -125,6 +132,7 @@ def run(arguments: argparse.Namespace) -> None:
             match_steps=arguments.match_steps,
             join_steps=arguments.join_steps,
             tune_epochs=arguments.tune_epochs,
+            period=arguments.judge_every,
             seed=arguments.seed,
             precision=arguments.precision,
             workers=arguments.workers,

@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": "how robust a model is",
     "export": "write a model for another runtime",
     "list": "the names that can be built",
+    "predict": "what is in pictures: top classes with their confidence",
     "train": "train a model, or go on with a run",
     "verify": "evaluate weights that ship once more, against what is claimed",
 }

@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .geometry import Geometry, centred
+from ..models.geometry import Geometry, centred
+from ..models.pixels import centre, centre_pixels, to_pixels  # noqa: F401 (they were here, and are asked for here)
 from .order import Draw
 from .sources import Source
 from .targets import Target
@@ -108,24 +109,6 @@ class seeded:
         random.setstate(self.before[0])
         np.random.set_state(self.before[1])  # noqa: NPY002
         torch.set_rng_state(self.before[2])
-
-
-def centre(image: Image.Image, size: int) -> Image.Image:
-    """The clean protocol: the shorter side to 256 / 224 of the size, bicubic, and the middle of it.
-
-    A picture that has the size is left as it is.
-    """
-    return centred(*image.size, size).image(image)
-
-
-def to_pixels(image: Image.Image) -> Tensor:
-    """An image in RGB -> (3, H, W) in [0, 1]."""
-    return torch.from_numpy(np.array(image)).movedim(-1, 0).float() / 255
-
-
-def centre_pixels(image: Image.Image, size: int) -> Tensor:
-    """What a model is judged by: `centre` of an image -> (3, size, size) in [0, 1]."""
-    return to_pixels(centre(image, size))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .geometry import Geometry
+from ..models.geometry import Geometry
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from .sources import (
     Source,
     Tar,
     by_identity,
-    find_pictures,
     is_hidden,
     open_source,
+    pictures_below,
     split_words,
     tar_members,
 )
@@ -23,7 +23,7 @@ class Loose(Folder):
 
     def __init__(self, folder: Path):
         self.folder = folder
-        paths = by_identity(str(folder), {path: path for path in find_pictures(folder)})
+        paths = by_identity(str(folder), {path: path for path in pictures_below(folder)})
         self.paths = {identity: path for identity, path in paths.items() if identity != path}
         identities = sorted(paths)
         Source.__init__(self, str(folder), identities, [], [-1] * len(identities))
@@ -61,11 +61,12 @@ def open_unlabelled(path: str | Path, split: str) -> Source:
         pictures, held_out = (open_source(path, each) for each in ("train", "val"))
         if not pictures.stores() & held_out.stores():
             return pictures if split == "train" else held_out
+        if len(pictures.classes) < 2 and not split_words(path)[0]:  # a folder around all of them
+            pictures = _open_loose(path)
     except ValueError:
-        word, place = split_words(path)
-        if word:
+        if split_words(path)[0]:  # shards and data sets of the hub
             raise
-        pictures = Loose(Path(place)) if Path(place).is_dir() else LooseTar(Path(place))
+        pictures = _open_loose(path)
     if len(pictures) < 2:
         found = "no picture" if len(pictures) == 0 else "one picture only"
         raise ValueError(
@@ -75,6 +76,11 @@ def open_unlabelled(path: str | Path, split: str) -> Source:
     by_chance = sorted(pictures.identities, key=lambda identity: derive_seed("held out", identity))
     judged = set(by_chance[: max(1, len(pictures) // 10)])
     return Part(pictures, f"{split} part of {pictures.name}", lambda identity: (identity in judged) == (split == "val"))
+
+
+def _open_loose(path: str | Path) -> Source:
+    place = Path(split_words(path)[1])
+    return Loose(place) if place.is_dir() else LooseTar(place)
 
 
 def _is_picture(name: str) -> bool:

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+# In transformers, torchvision and timm.
+USUAL = ("classifier", "cls_classifier", "distillation_classifier", "heads.head", "head", "head_dist")
+
 
 def head_names(model: nn.Module) -> tuple[str, ...]:
-    """Names of the layers that give logits, as timm's contract says, else as in transformers; there may be none."""
-    told = (getattr(model, "default_cfg", None) or {}).get("classifier")
-    told = told or ("classifier", "cls_classifier", "distillation_classifier", "heads.head")  # the last in torchvision
+    """Names of the layers that give logits, as timm's contract says, else as usual; there may be none."""
+    told = (getattr(model, "default_cfg", None) or {}).get("classifier") or USUAL
     modules = dict(model.named_modules())
     return tuple(name for name in ([told] if isinstance(told, str) else told) if name in modules)
 

@@ -25,13 +25,15 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from ..data import Source, absolute, limited, open_unlabelled
+from ..data import Order, Source, absolute, limited, open_unlabelled
 from ..models import Classifier
 from ..models import weights as stored
+from ..models.classifier import own_size
 from ..models.head import cut_head, linear_heads
 from ..models.lock import held
 from ..models.origin import origin_of
-from ..models.peers import class_names, open_classifier, own_size, resized
+from ..models.peers import class_names, resized
+from ..models.sources import open_classifier
 from ..models.speed import measure_sizes
 from ..models.unfinished import CONVERSION
 from .folder import RunFolder
@@ -52,7 +54,6 @@ from .processes import join_restarted
 from .recipe import Conversion, Recipe
 
 KEPT, STAGES = "kept.json", ("match", "join", "tune")
-PERIOD = 50  # steps after which a stage without labels is judged
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Plan:
     match_steps: int = 400
     join_steps: int = 200
     tune_epochs: int = 2
+    period: int = 50
+    """Steps after which match and join are judged and leave a checkpoint."""
     seed: int = 0
     precision: str = "no"
     workers: int = 1
@@ -104,7 +107,7 @@ class Plan:
             )
         if self.classes not in ("model", "present"):
             raise ValueError(f"classes must be model or present, got {self.classes!r}")
-        for name in ("match_steps", "join_steps", "tune_epochs", "batch"):
+        for name in ("match_steps", "join_steps", "tune_epochs", "period", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if bad := [size for size in self.sizes if size < 1]:
@@ -150,7 +153,7 @@ def _run(plan: Plan, resume: bool, accelerator: Accelerator) -> signal.Signals |
     accelerator.wait_for_everyone()
     recipes = recipes_of(plan)
     for stage, recipe in recipes.items():
-        settings = Settings(plan.data, plan.output / stage, plan.workers, checkpoint_every=PERIOD)
+        settings = settings_of(plan, stage)
         if (settings.output / "weights" / stored.CONFIG).exists():
             continue
         if first:
@@ -180,7 +183,7 @@ SAID = {
 def prepare(plan: Plan, accelerator: Accelerator) -> Classifier:
     """The original with the head that is asked for. A ValueError if something is wrong with the plan."""
     name, classifier = open_classifier(plan.model)
-    if plan.img_size is not None and plan.img_size != own_size(classifier.model):
+    if plan.img_size not in (None, own_size(classifier.model)):
         resized(name, classifier, plan.img_size)
     pictures = open_unlabelled(plan.data, "train")
     columns = columns_of(classifier, pictures)
@@ -192,7 +195,9 @@ def prepare(plan: Plan, accelerator: Accelerator) -> Classifier:
     stored.describe(classifier)  # says what could not be saved
     recipes = recipes_of(plan, own_size(classifier.model), origin_of(classifier.model)["name"])
     for stage, recipe in recipes.items():
-        check_processes(recipe, Settings(plan.data, plan.output / stage, plan.workers), accelerator)
+        check_processes(recipe, settings_of(plan, stage), accelerator)
+        world = accelerator.num_processes
+        Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, 0, world)  # whether they fill a batch
     if "tune" in recipes:
         check_tuning(recipes["tune"], plan.data, name, classifier)
     recipe = next(iter(recipes.values()))
@@ -247,6 +252,7 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
     if size is None:
         config = stored.read_config(folder)
         name, size = config["architecture"], own_size(open_classifier(str(folder))[1].model)
+    size = plan.img_size or size
     shared = {
         "model": name,
         "img_size": size,
@@ -286,7 +292,8 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
                 raise ValueError("tune begins with a converted model: add match or join to the stages before it")
         else:
             steps = plan.match_steps if stage == "match" else plan.join_steps
-            period = min(PERIOD, steps)
+            epochs = math.ceil(steps / plan.period)
+            period = math.ceil(steps / epochs)
             conversion = Conversion(
                 stage,
                 str(folder),
@@ -297,7 +304,7 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
             )
             recipe = Recipe(
                 **shared,
-                epochs=math.ceil(steps / period),
+                epochs=epochs,
                 learning_rate=(1e-3 if stage == "match" else 2e-4) * rate,
                 warmup_epochs=min(30, steps / 4) / period,
                 clip=None if stage == "match" else 1.0,
@@ -308,6 +315,11 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
         recipes[stage] = changed(recipe, stage, plan.changed)
         before = plan.output / stage / "weights"
     return recipes
+
+
+def settings_of(plan: Plan, stage: str) -> Settings:
+    most = {"match": plan.match_steps, "join": plan.join_steps}.get(stage)
+    return Settings(plan.data, plan.output / stage, plan.workers, max_steps=most, checkpoint_every=plan.period)
 
 
 def changed(recipe: Recipe, stage: str, changes: Sequence[str]) -> Recipe:
@@ -338,7 +350,7 @@ def measure(plan: Plan, weights: Path, accelerator: Accelerator) -> dict:
     converted = stored.load(weights)
     recipe = Recipe(
         model="",
-        img_size=own_size(converted.model),
+        img_size=plan.img_size or own_size(converted.model),
         epochs=1,
         batch=plan.batch,
         warmup_epochs=0,

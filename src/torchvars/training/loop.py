@@ -35,8 +35,10 @@ from ..data import (
 )
 from ..models import Classifier, convert, create
 from ..models import weights as stored
+from ..models.classifier import own_size
 from ..models.lock import held
-from ..models.peers import Among, class_names, open_classifier, own_size
+from ..models.peers import Among, class_names
+from ..models.sources import find_weights, open_classifier
 from ..models.unfinished import CHECKPOINTS, resuming
 from ..scoring import Asked, Processes, score
 from ..sparse import solver_from
@@ -485,7 +487,7 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
         if recipe.initial is None:
             classifier = Classifier(create(recipe.model, **options))
         else:
-            classifier = build_from(stored.resolve(recipe.initial), recipe, pictures, options)
+            classifier = build_from(recipe.initial, recipe, pictures, options)
     except TypeError as error:
         raise ValueError(f"{recipe.model} takes no {' '.join(recipe.attention_options)}: {error}") from error
     classifier.classes = tuple(pictures.classes)
@@ -514,7 +516,7 @@ def build_converted(recipe: Recipe) -> Classifier:
     _, classifier = open_classifier(recipe.conversion.original)
     convert_as(recipe, classifier)
     if recipe.initial is not None:
-        folder = stored.resolve(recipe.initial)
+        folder = Path(recipe.initial)
         stored.load_whole(classifier.model, stored.read_safetensors(folder / stored.WEIGHTS), folder / stored.WEIGHTS)
     return classifier
 
@@ -550,16 +552,16 @@ def columns_of(classifier: Classifier, pictures: Source) -> list[int] | None:
     return [known.index(name) for name in pictures.classes]
 
 
-def build_from(folder: Path, recipe: Recipe, pictures: Source, options: dict) -> Classifier:
+def build_from(word: str, recipe: Recipe, pictures: Source, options: dict) -> Classifier:
     """A model with weights to begin with; its head is new if these were of other classes."""
-    config = stored.read_config(folder)
-    if config["architecture"] != recipe.model:
+    found = find_weights(word)
+    if found.architecture != recipe.model:
         raise ValueError(
-            f"the weights of {folder} are of {config['architecture']}, and the recipe is for {recipe.model}: take the "
-            f"recipe of that model, or this one with --model {config['architecture']}"
+            f"the weights of {word} are of {found.architecture}, and the recipe is for {recipe.model}: take the "
+            f"recipe of that model, or this one with --model {found.architecture}"
         )
-    classifier = stored.load(folder, **options)
-    if config.get("classes", list(pictures.classes)) != list(pictures.classes):
+    classifier = found.load(**options)
+    if found.classes not in (None, tuple(pictures.classes)):
         classifier.model.reset_classifier(len(pictures.classes))
     return classifier
 

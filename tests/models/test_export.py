@@ -208,7 +208,7 @@ def test_an_onnx_file_says_what_it_takes_and_what_its_logits_mean(tmp_path):
     import onnx
 
     mean, std, classes = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3), ("a", "b", "ç", "d")
-    classifier = torchvars.Classifier(build("rvt_micro", "vars_sd").model, mean, std, classes).eval()
+    classifier = torchvars.Classifier(build("rvt_micro", "vars_s").model, mean, std, classes).eval()
     export(classifier, tmp_path / "model.onnx", "onnx")
     model = onnx.load(tmp_path / "model.onnx")
     onnx.checker.check_model(model, full_check=True)
@@ -220,7 +220,7 @@ def test_an_onnx_file_says_what_it_takes_and_what_its_logits_mean(tmp_path):
     assert json.loads(told["classes"]) == list(classes)
     assert (json.loads(told["mean"]), json.loads(told["std"])) == (list(mean), list(std))
     assert (json.loads(told["size"]), json.loads(told["range"]), json.loads(told["resize"])) == ([32, 32], [0, 1], 37)
-    assert (told["interpolation"], told["crop"], told["architecture"]) == ("bicubic", "centre", "rvt_micro_vars_sd")
+    assert (told["interpolation"], told["crop"], told["architecture"]) == ("bicubic", "centre", "rvt_micro_vars_s")
 
 
 def test_layers_that_are_alike_are_traced_once():

@@ -19,7 +19,7 @@ from torchvars.attention import Reconstruction
 from torchvars.cli.main import main
 from torchvars.data import Draw, Pictures, open_source
 from torchvars.data.pictures import centre_pixels
-from torchvars.models.peers import open_classifier
+from torchvars.models.sources import open_classifier
 from torchvars.training import conversion, loop
 from torchvars.training.conversion import Plan, recipes_of, run
 from torchvars.training.folder import RunFolder
@@ -298,6 +298,7 @@ def test_two_processes_end_where_one_does(original, pictures, undisturbed, tmp_p
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "torchvars"]
     environment = {**os.environ, "PYTHONPATH": str(Path(torchvars.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     subprocess.run([*words, *arguments(original, pictures, tmp_path / "out")], env=environment, check=True, timeout=500)
-    for stage in ("match", "join"):
+    for stage in ("match", "join"):  # ratios of sums are those of each process, so that they differ a little
         for one, two in zip(metrics(undisturbed, stage), metrics(tmp_path / "out", stage), strict=True):
-            assert two == pytest.approx(one, rel=0.1, abs=0.05)
+            for name in ("loss", "val_error", "val_loss"):
+                assert two[name] == pytest.approx(one[name], rel=0.05)

@@ -39,11 +39,11 @@ def run(arguments: argparse.Namespace) -> None:
     from ..data.loose import find_pictures
     from ..data.sources import printable
     from ..evaluation.predict import predict
-    from ..evaluation.processes import find_device
     from ..evaluation.subjects import check_size
     from ..models.classifier import own_size
     from ..models.sources import open_classifier
     from ..models.weights import write_whole
+    from ..scoring.processes import find_device
 
     pictures = find_pictures(arguments.pictures)
     name, classifier = open_classifier(arguments.model)

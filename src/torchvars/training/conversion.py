@@ -35,7 +35,7 @@ from ..models.origin import origin_of
 from ..models.peers import class_names, resized
 from ..models.sources import open_classifier
 from ..models.speed import measure_sizes
-from ..models.unfinished import CONVERSION
+from ..models.unfinished import CHECKPOINTS, CONVERSION
 from .folder import RunFolder
 from .loop import (
     RELEASE,
@@ -154,14 +154,16 @@ def _run(plan: Plan, resume: bool, accelerator: Accelerator) -> signal.Signals |
     recipes = recipes_of(plan)
     for stage, recipe in recipes.items():
         settings = settings_of(plan, stage)
-        if (settings.output / "weights" / stored.CONFIG).exists():
+        done = (settings.output / "weights" / stored.CONFIG).exists()
+        begun = RunFolder(settings.output).exists() and any((settings.output / CHECKPOINTS).glob("step_*"))
+        accelerator.wait_for_everyone()  # so that all of them have found the same
+        if done:
             continue
         if first:
             print(f"{stage}: {SAID[stage]}", flush=True)
-        begun = RunFolder(settings.output).exists() and any((settings.output / "checkpoints").glob("step_*"))
-        check_processes(recipe, settings, accelerator)
         if told := train_on(accelerator, recipe, settings, resume=begun):
             return told
+        accelerator.wait_for_everyone()  # for the first, which writes the weights
     last = plan.output / list(recipes)[-1] / "weights"
     kept = measure(plan, last, accelerator)
     if first:

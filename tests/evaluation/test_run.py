@@ -80,7 +80,7 @@ def tried(model: Subject, chosen: list[Benchmark], output: Path, **options) -> R
 # Numbers do not depend on how they are found
 
 
-@pytest.mark.parametrize(("batch", "workers"), [(1, 0), (11, 0), (64, 2), (3, 1)])
+@pytest.mark.parametrize(("batch", "workers"), [(1, 0), (64, 2)])
 def test_numbers_do_not_depend_on_batches_and_workers(batch, workers, pictures, weights, tmp_path):
     model = open_subject(str(weights))
     names = ("corruptions", "pgd", "square")
@@ -183,7 +183,7 @@ def killing(model: Subject, chosen: list[Benchmark], output: Path, times: int, h
 
 @pytest.mark.parametrize(
     ("written", "half", "left"),  # each benchmark is written once more when it is finished
-    [(1, True, 8), (1, False, 7), (2, False, 7), (4, True, 6), (9, False, 1), (10, False, 0)],
+    [(1, True, 8), (2, False, 7), (10, False, 0)],
 )
 def test_killed_it_goes_on_where_it_was(written, half, left, pictures, weights, tmp_path, monkeypatch):
     model, output = open_subject(str(weights)), tmp_path / "results.json"

@@ -1,9 +1,14 @@
 """Where the pixels of a stored picture go: one geometry for a picture and for all that is marked in it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 @dataclass(frozen=True)
@@ -22,18 +27,27 @@ class Geometry:
     corner: tuple[int, int]
     size: tuple[int, int]
 
-    def image(self, image: Image.Image, resampling: Image.Resampling = Image.Resampling.BICUBIC) -> Image.Image:
-        """A picture of the size `before` as it is shown; as it is if nothing changes."""
+    def image(self, image: Image.Image, *, mixed: bool = True) -> Image.Image:
+        """A picture of the size `before` as it is shown; as it is if nothing changes.
+
+        Args:
+            mixed: whether pixels are means of those around them (bicubic), or that of the nearest.
+        """
+        from PIL import Image
+
         if image.size != self.before:
             raise ValueError(f"the picture is of {self.before[0]} x {self.before[1]} pixels, got {image.size}")
         if self.resized == self.before == self.size:
             return image
         (left, top), (width, height) = self.corner, self.size
+        resampling = Image.Resampling.BICUBIC if mixed else Image.Resampling.NEAREST
         return image.resize(self.resized, resampling).crop((left, top, left + width, top + height))
 
     def mask(self, labels: np.ndarray) -> np.ndarray:
         """Labels (H, W) of the pixels of a picture, each as that of the nearest pixel: (height, width)."""
-        return np.array(self.image(Image.fromarray(labels), Image.Resampling.NEAREST))
+        from PIL import Image
+
+        return np.array(self.image(Image.fromarray(labels), mixed=False))
 
     def points(self, places: np.ndarray) -> np.ndarray:
         """Places (N, 2) in a picture, from the left and the top, in those of the box; what is outside is left out.

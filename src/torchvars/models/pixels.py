@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from .geometry import centred
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -34,8 +36,6 @@ def centre(image: Image.Image, size: int) -> Image.Image:
 
     A picture that has the size is left as it is.
     """
-    from .geometry import centred
-
     return centred(*image.size, size).image(image)
 
 

@@ -24,14 +24,13 @@ class Memory:
     ) -> Iterator[Batch]:
         """Batches of a source by the indices of their pictures, in that order; what is not kept is read by workers."""
         places = [[(*source.origin(index), shown) for index in indices] for indices in batches]
+        known = [all(place in self.kept for place in wanted) for wanted in places]
         missing = [
-            [Draw(index, 0) for index in indices]
-            for indices, wanted in zip(batches, places, strict=True)
-            if any(place not in self.kept for place in wanted)
+            [Draw(index, 0) for index in indices] for indices, kept in zip(batches, known, strict=True) if not kept
         ]
         read = iter(load(Pictures(source, shown), missing, workers) if missing else ())
-        for wanted in places:
-            if all(place in self.kept for place in wanted):
+        for wanted, kept in zip(places, known, strict=True):
+            if kept:
                 yield collate([self.kept[place] for place in wanted])
             else:
                 batch = next(read)

@@ -10,7 +10,7 @@ from torch import nn
 import torchvars
 from models.test_convert import MODELS, logits, shaken, timm_vit
 from torchvars.models.convert import converted_layers, originals_in
-from torchvars.models.matching import Joining, Matching, match
+from torchvars.models.matching import Joining, Matching, cluster, match, place_at_keys
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,6 +62,40 @@ def test_the_error_of_a_layer_is_that_on_the_inputs_of_the_original(images):
             expected.append(((converted.attn(given) - wanted) ** 2).mean() / (wanted**2).mean())
             tokens = block(tokens)
     torch.testing.assert_close(Matching(model)(images), torch.stack(expected))
+
+
+def test_prototypes_are_put_where_the_keys_are():
+    """Of keys in few places the centres are these, and the layer then is softmax over them."""
+    generator = torch.Generator().manual_seed(0)
+    places = 3 * torch.randn(2, 5, 8, generator=generator)
+    keys = places.repeat(1, 40, 1) + 0.01 * torch.randn(2, 200, 8, generator=generator)
+    centres = cluster(keys, 5)
+    nearest = torch.cdist(places, centres).argmin(-1)
+    assert all(sorted(each) == list(range(5)) for each in nearest.tolist())
+    torch.testing.assert_close(centres.gather(1, nearest[..., None].expand(-1, -1, 8)), places, rtol=0, atol=0.01)
+    of_keys, of_queries = torch.empty(2, 8, 5), torch.empty(2, 8, 5)
+    place_at_keys(of_keys, of_queries, keys)
+    queries, values = torch.randn(2, 6, 8, generator=generator), torch.randn(2, 5, 3, generator=generator)
+    expected = nn.functional.scaled_dot_product_attention(queries, keys, values.repeat(1, 40, 1))
+    read = (queries @ of_queries).softmax(-1).gather(-1, nearest[:, None].expand(-1, 6, -1)) @ values
+    torch.testing.assert_close(read, expected, rtol=0, atol=0.02)
+    shares = (keys @ of_keys).softmax(-1)
+    torch.testing.assert_close(shares.sum(-1), torch.ones(2, 200))
+    assert (shares.argmax(-1) == nearest.repeat(1, 40)).float().mean() > 0.7  # but for places that lie behind others
+
+
+def test_prototypes_at_the_keys_are_nearer_to_softmax_from_the_start():
+    model, images = shaken(timm_vit(depth=2)), torch.randn(16, 3, 32, 32)
+    torchvars.convert(model, "vars_p")
+    matching = Matching(model)
+    before = {name: layer.value.weight.clone() for name, layer in matching.named()}
+    start = matching(images)
+    matching.settle(images)
+    assert (matching(images) < start).all()
+    assert all(torch.equal(layer.value.weight, before[name]) for name, layer in matching.named())
+    settled = state_of(model)
+    matching.settle(images)  # nothing is left to chance
+    assert all(torch.equal(tensor, settled[name]) for name, tensor in model.state_dict().items())
 
 
 def test_attention_that_can_be_represented_is_matched_to_nothing(images):

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..attention import Prototypes, Reconstruction
 from ..attention.modes import evaluating
+from ..attention.tokens import split_heads
 from .classifier import Classifier, run_model
 from .convert import Interpolated, converted_layers, originals_in
 from .head import linear_heads
@@ -90,6 +92,24 @@ class Matching(nn.Module):
             logits = run_model(model, images)
         return logits, calls
 
+    @torch.no_grad()
+    def settle(self, images: Tensor) -> None:
+        """Puts the prototypes of `vars_p` where the keys of some images are, before anything is learned.
+
+        Softmax over keys that lie in clusters is softmax over the centres of these, so that the centres, scaled as
+        attention scales its keys, are what queries are compared with. Where there are fewer tokens than prototypes,
+        they stay as they are.
+        """
+        _, calls = self.run_original(images)
+        for name, layer in self.named():
+            for part in layer.modules():
+                if isinstance(part, Reconstruction) and isinstance(part.reader, Prototypes):
+                    with outputs_of(part.dictionary.project) as outputs:
+                        layer(*calls[name].args, **calls[name].kwargs)
+                    keys = split_heads(outputs[0].float(), part.heads).movedim(1, 0).flatten(1, 2)
+                    if keys.shape[1] >= part.dictionary.prototypes.shape[-1]:
+                        place_at_keys(part.dictionary.prototypes, part.reader.prototypes, keys)
+
     def forward(self, images: Tensor) -> Tensor:
         """Images (batch, channels, H, W) -> relative error of each layer, (layers)."""
         _, calls = self.run_original(images)
@@ -114,6 +134,42 @@ def relative_error(output: Tensor, expected: Tensor) -> Tensor:
     """|output - expected|^2 / |expected|^2, a number in single precision."""
     expected = expected.float()
     return (output.float() - expected).square().sum() / expected.square().sum().clamp_min(1e-12)
+
+
+def place_at_keys(of_keys: Tensor, of_queries: Tensor, keys: Tensor) -> None:
+    """Prototypes (heads, width, M) of keys and of queries from centres of keys (heads, N, width); in place."""
+    centres = cluster(keys, of_keys.shape[-1])
+    spread = torch.cdist(keys, centres).amin(-1).square().mean(-1)[:, None, None]
+    centred = centres - keys.mean(1, keepdim=True)  # what all have in common changes no share
+    of_keys.copy_((centred / spread.clamp_min(1e-6)).mT)
+    of_queries.copy_((centred * keys.shape[-1] ** -0.5).mT)
+
+
+def cluster(points: Tensor, count: int, rounds: int = 8) -> Tensor:
+    """Centres by k-means++: (heads, N, width) -> (heads, count, width). Its chance is always the same."""
+    generator = torch.Generator(points.device).manual_seed(0)
+    centres, farness = points[:, :1], torch.full(points.shape[:-1], torch.inf, device=points.device)
+    for _ in range(count - 1):  # the farther from those chosen, the likelier
+        farness = torch.minimum(farness, torch.cdist(points, centres[:, -1:]).squeeze(-1).square())
+        drawn = torch.multinomial(farness + 1e-9, 1, generator=generator)
+        centres = torch.cat([centres, points.gather(1, drawn.unsqueeze(-1).expand(-1, -1, points.shape[-1]))], 1)
+    for _ in range(rounds):
+        nearest = torch.cdist(points, centres).argmin(-1, keepdim=True)
+        sums = torch.zeros_like(centres).scatter_add_(1, nearest.expand_as(points), points)
+        sizes = torch.zeros_like(centres[..., :1]).scatter_add_(1, nearest, torch.ones_like(points[..., :1]))
+        centres = torch.where(sizes > 0, sums / sizes.clamp_min(1), centres)
+    return centres
+
+
+@contextmanager
+def outputs_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects what a layer gives whenever it runs."""
+    outputs = []
+    hook = layer.register_forward_hook(lambda layer, args, output: outputs.append(output))
+    try:
+        yield outputs
+    finally:
+        hook.remove()
 
 
 class Joining(nn.Module):
@@ -212,10 +268,13 @@ def match(
     last, good = [], None
     try:
         for step, images in zip(range(steps), _endless(loader), strict=False):
+            images = images.to(device)
+            if step == 0:
+                matching.settle(images)
             rise, fall = min(1, (step + 1) / max(warmup, 1)), (1 + math.cos(math.pi * step / steps)) / 2
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * rise * fall
-            errors = matching(images.to(device))
+            errors = matching(images)
             if not errors.isfinite().all():
                 if good is not None:
                     matching.load_state_dict(good)

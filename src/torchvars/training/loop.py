@@ -197,6 +197,8 @@ def train_on(accelerator: Accelerator, recipe: Recipe, settings: Settings, resum
     if world > 1:
         share_statistics(classifier)
     classifier.to(device)
+    if latest is None and recipe.initial is None:
+        objective.begin(lambda: some_pictures(pictures, recipe.img_size, 64).to(device))
     if settings.shard:
         shard(classifier, classifier.model.blocks, world, device)
     optimizer = torch.optim.AdamW(parameter_groups(objective.trained, recipe), lr=recipe.learning_rate)
@@ -374,7 +376,7 @@ def evaluate(
 
 
 def some_pictures(source: Source, size: int, count: int = 8) -> Tensor:
-    """A few pictures from all over a source, so of several classes; the same all along."""
+    """Some pictures from all over a source, so of several classes; the same all along."""
     pictures = Pictures(source, picture_transform(size, training=False))
     count = min(count, len(source))
     return torch.stack([pictures[Draw(number * len(source) // count, 0)].pixels for number in range(count)])

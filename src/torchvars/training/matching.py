@@ -1,7 +1,7 @@
 """A converted model learns, without labels, from what it was: layers from the attentions they replace, or the whole."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ class Unlabelled(Objective):
         self.of_labels = None if columns is None else torch.tensor(columns)
         self.layers = tuple(name.removeprefix("model.") for name in matching.names)
         self.columns = (*self.layers, "loss", "agreed", "right", "right before")
+
+    def begin(self, some_pictures: Callable[[], Tensor]) -> None:
+        self.matching.settle(some_pictures())
 
     @torch.no_grad()
     def judge(self, pixels: Tensor, labels: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What a model learns from a batch, and how it is judged. The loop knows no objective by name."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -42,6 +42,13 @@ class Objective(ABC):
     columns: tuple[str, ...]
     layers: tuple[str, ...] = ()
     best: tuple[str, int] = ("val_accuracy", 1)
+
+    def begin(self, some_pictures: Callable[[], Tensor]) -> None:  # noqa: B027 (most have nothing to do)
+        """Called before the first step of a run that has no weights to begin with.
+
+        Args:
+            some_pictures: reads some of the pictures to learn from, (batch, 3, H, W).
+        """
 
     def prepare(self, pixels: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Pixels and labels of a batch -> the pixels and targets from which is learned at this step."""

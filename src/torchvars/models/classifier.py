@@ -1,5 +1,6 @@
 """Pixels in, logits out: what is saved, shared, evaluated and exported."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,14 +48,21 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
         self.model = model
         mean = tuple(mean if mean is not None else cfg.get("mean", IMAGENET_MEAN))
         std = tuple(std if std is not None else cfg.get("std", IMAGENET_STD))
-        if len(mean) != len(std) or min(std) <= 0:
-            raise ValueError(f"mean and std need one positive deviation for each channel, got {mean} and {std}")
+        if len(mean) != len(std) or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
+            raise ValueError(
+                f"mean and std need one finite mean and one positive deviation for each channel, got {mean} and {std}"
+            )
         channels = getattr(model, "in_chans", len(mean))
         if channels != len(mean):
             raise ValueError(
                 f"the model takes {channels} channels, and there are means of {len(mean)}: pass mean and std"
             )
+        if classes is not None and (isinstance(classes, str) or not all(isinstance(each, str) for each in classes)):
+            raise ValueError(f"classes must be a sequence of names, got {classes!r}")
         self.classes = None if classes is None else tuple(classes)
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            twice = next(each for each in self.classes if self.classes.count(each) > 1)
+            raise ValueError(f"each class needs a name of its own: {twice!r} is there twice")
         found = count_classes(model)
         if self.classes is not None and found not in (None, len(self.classes)):
             raise ValueError(f"the model has {found} classes, but {len(self.classes)} were named")

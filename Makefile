@@ -22,7 +22,7 @@ lint: $(VENV)/ready
 bench: $(VENV)/ready
 	$(VENV)/bin/torchvars benchmark
 
-$(VENV)/ready: pyproject.toml constraints.txt
+$(VENV)/ready: pyproject.toml constraints.txt $(wildcard src/torchvars/sparse/native/kernels/*)
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@

@@ -1,4 +1,4 @@
-"""Ways to apply a convolutional dictionary: products in a Fourier basis, fast transforms, directly, as a matrix.
+"""Ways to apply a convolutional dictionary with PyTorch: by products, fast transforms, directly, as a matrix.
 
     python benchmarks/convolutions.py
 
@@ -18,27 +18,9 @@ from torch import Tensor
 
 from torchvars.models.speed import interleaved, seconds_of
 from torchvars.sparse import Convolution
-from torchvars.sparse.fast.torus import Blocks, Torus, multiply, multiply_transposed
-from torchvars.sparse.fourier import coefficients
 
 CHANNELS, FILTERS = 192, 5
 Form = Callable[[], tuple[Tensor, Tensor]]  # the code P^T x, (batch, F, H, W, C), and the signal P u, (batch, H, W, C)
-
-
-def real_basis(bank: Tensor, grid: tuple[int, int], signal: Tensor, code: Tensor) -> Form:
-    """In place, in a real Fourier basis by a small matrix along each axis: what the fast form does."""
-    torus = Torus(grid, signal)
-    kernel = Blocks(coefficients(bank.movedim(0, -1), grid))
-    work, room = Blocks(torch.empty_like(code)), Blocks(torch.empty_like(code))
-
-    def run():
-        multiply_transposed(Blocks(torus.transform(signal.unsqueeze(1))), kernel, work)
-        analysed = torus.inverse(work.values, room.values, torch.empty_like(code))
-        torus.transform(code, room.values, work.values)
-        explained = multiply(work, kernel, room).sum(1, keepdim=True)
-        return analysed, torus.inverse(explained).squeeze(1)
-
-    return run
 
 
 def half_spectrum(bank: Tensor, grid: tuple[int, int], signal: Tensor, code: Tensor) -> Form:
@@ -103,7 +85,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     rounds = parser.parse_args().rounds
     torch.manual_seed(0)
-    print("| grid | filters | real basis | half spectrum | FFT | direct | matrix |\n|---|---|---|---|---|---|---|")
+    print("| grid | filters | half spectrum | FFT | direct | matrix |\n|---|---|---|---|---|---|")
     for side, batch in ((14, 16), (28, 4), (56, 1)):
         for size in (3, 7, side):
             grid = (side, side)
@@ -111,7 +93,7 @@ def main() -> None:
             signal, code = torch.randn(batch, *grid, CHANNELS), torch.randn(batch, FILTERS, *grid, CHANNELS)
             forms = {
                 form.__name__: form(bank, grid, signal, code)
-                for form in (real_basis, half_spectrum, fft, direct, matrix)
+                for form in (half_spectrum, fft, direct, matrix)
                 if not (form is matrix and side > 14) and not (form is direct and size > 14)
             }
             expected = forms["half_spectrum"]()
@@ -121,7 +103,7 @@ def main() -> None:
             seconds = interleaved({name: partial(seconds_of, run) for name, run in forms.items()}, rounds)
             cells = [
                 f"{1e3 * statistics.median(seconds[name]):.1f}" if name in seconds else ""
-                for name in ("real_basis", "half_spectrum", "fft", "direct", "matrix")
+                for name in ("half_spectrum", "fft", "direct", "matrix")
             ]
             print(f"| {side} x {side}, batch {batch} | {size} x {size} | {' | '.join(cells)} |", flush=True)
 

@@ -9,7 +9,8 @@ from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 import torchvars
 from models.test_convert import MODELS, of_transformers, shaken
-from torchvars.models.peers import class_names, open_classifier, resized
+from torchvars.models.peers import class_names, resized
+from torchvars.models.sources import open_classifier
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,7 +19,7 @@ from torchvars.attention import Reconstruction
 from torchvars.cli.main import main
 from torchvars.data import Draw, Pictures, open_source
 from torchvars.data.pictures import centre_pixels
-from torchvars.models.peers import open_classifier
+from torchvars.models.sources import open_classifier
 from torchvars.training import conversion, loop
 from torchvars.training.conversion import Plan, recipes_of, run
 from torchvars.training.folder import RunFolder

@@ -29,7 +29,7 @@ from torchvars.cli.main import main
 from torchvars.cli.train import evaluating
 from torchvars.data import Batch, open_source
 from torchvars.models.lock import held
-from torchvars.models.peers import open_classifier
+from torchvars.models.sources import open_classifier
 from torchvars.sparse import FISTA, ISTA, SOLVERS, SpaRSA, settings_of
 from torchvars.training import checkpoint, loop
 from torchvars.training.augment import Mix

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..sparse import fast
+from ..sparse.forms import handwritten_allowed
 from ..sparse.once import once
 from ..sparse.precision import precisely
 from .tokens import precise
@@ -52,7 +52,7 @@ class PositiveFeatures(nn.Module):
 
     def atoms(self, queries: Tensor) -> Tensor:
         """Phi(q) with columns of unit length over the tokens: queries (..., heads, N, dim) -> (..., heads, N, M)."""
-        if fast.enabled():
+        if handwritten_allowed():
             queries, scale = (
                 (F.normalize(queries, dim=-1), 1.0) if self.normalize else (queries, queries.shape[-1] ** -0.25)
             )

@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     print(
         f"{environment['threads']} of {environment['cpus']} CPUs ({environment['cpu_capability']}), "
-        f"PyTorch {environment['torch']}, device {environment['device']}",
+        f"PyTorch {environment['torch']}, device {environment['device']}, {environment['kernels']}",
         flush=True,
     )
     arguments.out.mkdir(parents=True, exist_ok=True)

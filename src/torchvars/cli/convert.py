@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         raise missing_extra(error, "train", "training") from error
     from ..data import most_workers
-    from ..evaluation.processes import is_first
+    from ..scoring import is_first
 
     if arguments.resume is not None:
         if arguments.model is not None:

@@ -43,10 +43,12 @@ def print_names(kind: str | None, pattern: str) -> None:
             print(f"  {name:<20}{first_line(registry[name])}".rstrip())
     if kind is None:
         from ..models import BACKBONES
+        from ..sparse import native
 
         print("models, each of these with _ and an attention: rvt_tiny_vars_d")
         for name, (constructor, _) in BACKBONES.items():
             print(f"  {name:<20}{first_line(constructor)}".rstrip())
+        print(f"on a CPU vars_s and vars_sd run with {native.describe()}")
 
 
 def registries(kind: str | None) -> dict[str, Mapping[str, Callable]]:

@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
 
 def go(recipe, settings, resume: bool) -> None:
     """Trains, draws the curves, and says how to go on; the status after a signal is that of shells."""
-    from ..evaluation.processes import is_first
     from ..models.unfinished import resuming
+    from ..scoring import is_first
     from ..training.folder import RunFolder
     from ..training.loop import train
 

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 
 from .order import derive_seed
 from .sources import Source
+from .targets import Target
 
 
 class Part(Source):
@@ -18,7 +19,7 @@ class Part(Source):
     def __init__(
         self, source: Source, name: str, keep: Callable[[str], bool], class_of: Callable[[str], str] | None = None
     ):
-        self.source = source
+        self.source, self.renamed = source, class_of is not None
         self.indices = [index for index, identity in enumerate(source.identities) if keep(identity)]
         identities = [source.identities[index] for index in self.indices]
         if not identities:
@@ -29,6 +30,13 @@ class Part(Source):
             classes = sorted({class_of(identity) for identity in source.identities})
             labels = [classes.index(class_of(identity)) for identity in identities]
         super().__init__(name, identities, classes, labels)
+
+    def target(self, index: int) -> Target:
+        target = self.source.target(self.indices[index])
+        return int(self.labels[index]) if isinstance(target, int) else target
+
+    def origin(self, index: int) -> tuple[Source, int]:
+        return (self, index) if self.renamed else self.source.origin(self.indices[index])
 
     def read(self, index: int) -> bytes:
         return self.source.read(self.indices[index])

@@ -10,9 +10,9 @@ from .sources import (
     Source,
     Tar,
     by_identity,
-    find_pictures,
     is_hidden,
     open_source,
+    pictures_below,
     split_words,
     tar_members,
 )
@@ -23,7 +23,7 @@ class Loose(Folder):
 
     def __init__(self, folder: Path):
         self.folder = folder
-        paths = by_identity(str(folder), {path: path for path in find_pictures(folder)})
+        paths = by_identity(str(folder), {path: path for path in pictures_below(folder)})
         self.paths = {identity: path for identity, path in paths.items() if identity != path}
         identities = sorted(paths)
         Source.__init__(self, str(folder), identities, [], [-1] * len(identities))

@@ -7,6 +7,7 @@ import timm
 import torch
 
 from .. import __version__
+from ..sparse import native
 
 
 def environment() -> dict[str, str | int]:
@@ -20,4 +21,5 @@ def environment() -> dict[str, str | int]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "kernels": native.describe(),
     }

@@ -1,57 +1,13 @@
-"""Trained models by a word, ours or a peer's, and what their logits stand for."""
+"""What has to be known of a trained model, ours or a peer's: its pictures, and what its logits stand for."""
 
-import json
-import pickle
+import re
 from collections.abc import Sequence
-from pathlib import Path
 
-import timm
 import torch
 from torch import Tensor, nn
 
-from . import weights as stored
-from .classifier import IMAGENET_MEAN, IMAGENET_STD, Classifier
-from .embedded import embedded, find_embedded
-from .origin import check_timm, count_classes, image_size
-from .unfinished import RUN, load_unfinished
-
-
-def open_classifier(word: str) -> tuple[str, Classifier]:
-    """The name and the classifier that a word stands for, in evaluation mode.
-
-    Args:
-        word: a name whose weights ship; a folder written by `save_pretrained`, ours or that of transformers, or by a
-            training run, which may be unfinished; a checkpoint of the authors (.pth); timm:NAME for a pretrained model
-            of timm, or timm:NAME:FILE with weights in a file.
-    """
-    if word.startswith("timm:"):
-        _, name, *file = word.split(":", 2)
-        name, classifier = f"timm:{name}", Classifier(_build_timm(name, *file))
-    elif Path(word).is_dir():
-        folder = Path(word).resolve()  # so that . has a name
-        folder = folder / "weights" if (folder / "weights" / stored.CONFIG).exists() else folder
-        name = folder.parent.name if folder.name == "weights" else folder.name
-        if is_of_transformers(folder):
-            classifier = load_from_transformers(folder)
-        else:
-            classifier = load_unfinished(folder) if (folder / RUN).exists() else stored.load(folder)
-    elif Path(word).is_file():
-        name, classifier = Path(word).stem, Classifier(stored.load_released(Path(word)))
-    else:
-        try:
-            folder = find_embedded(word)
-        except ValueError as error:
-            raise ValueError(
-                f"{word!r} is no trained model: expected a folder of weights, a checkpoint of the authors (.pth), "
-                f"timm:NAME, or a name whose weights ship ({', '.join(embedded()) or 'none yet'})"
-            ) from error
-        name, classifier = folder.name, stored.load(folder)
-    return name, classifier.eval()
-
-
-def own_size(model: nn.Module) -> int:
-    """Side of the pictures that a model was made for."""
-    return (image_size(model) or (224, 224))[0]
+from .classifier import Classifier, own_size
+from .origin import count_classes
 
 
 @torch.no_grad()
@@ -84,6 +40,18 @@ def class_names(classifier: Classifier) -> tuple[str, ...] | None:
     return None
 
 
+def readable_name(name: str) -> str:
+    """The name of a class in English, where it is one of WordNet such as n01440764; else as it is."""
+    if not re.fullmatch(r"n\d{8}", name):
+        return name
+    from timm.data import ImageNetInfo
+
+    try:
+        return ImageNetInfo("imagenet-1k").label_name_to_description(name).partition(",")[0]
+    except KeyError:  # of other classes of ImageNet
+        return name
+
+
 class Among(nn.Module):
     """A classifier that is asked about some of its classes only."""
 
@@ -94,50 +62,3 @@ class Among(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.classifier(pixels)[:, self.columns]
-
-
-def is_of_transformers(folder: Path) -> bool:
-    """Whether a folder was written by `save_pretrained` of transformers, by whose config.json it is known."""
-    try:
-        config = json.loads((folder / stored.CONFIG).read_text())
-    except (OSError, ValueError):  # what is wrong with it is said where it is read
-        return False
-    return isinstance(config, dict) and "model_type" in config and "architecture" not in config
-
-
-def load_from_transformers(folder: Path) -> Classifier:
-    """The image classifier in such a folder; mean and deviation of its pixels are those of its image processor."""
-    try:
-        from transformers import AutoModelForImageClassification
-    except ModuleNotFoundError as error:
-        raise ValueError(f'the model in {folder} needs transformers: pip install "torchvars[hf]"') from error
-    try:
-        model, told = AutoModelForImageClassification.from_pretrained(folder, output_loading_info=True)
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(f"{folder} holds no image classifier of transformers that can be loaded: {error}") from error
-    if missing := sorted(told["missing_keys"]):
-        raise ValueError(f"{folder} has no weights for {missing[0]}, so that it is no trained classifier")
-    processor = folder / "preprocessor_config.json"
-    if not processor.exists():
-        raise ValueError(
-            f"{folder} does not say the mean and deviation of its pixels: save the image processor of the model there"
-        )
-    normal = json.loads(processor.read_text())
-    mean, std = normal.get("image_mean", IMAGENET_MEAN), normal.get("image_std", IMAGENET_STD)
-    if normal.get("do_normalize") is False:
-        mean, std = (0.0,) * len(mean), (1.0,) * len(std)
-    # Names such as "tench, Tinca tinca" are for people; of 1000 it is known which they are, see `class_names`.
-    names = [model.config.id2label[number] for number in range(model.config.num_labels)]
-    generic = len(names) == 1000 or all(name == f"LABEL_{number}" for number, name in enumerate(names))
-    return Classifier(model, mean, std, None if generic or len(set(names)) < len(names) else names)
-
-
-def _build_timm(name: str, file: str | None = None) -> nn.Module:
-    check_timm(name)
-    if file is not None and not Path(file).exists():
-        raise FileNotFoundError(f"no weights at {file} for {name}")
-    overlay = None if file is None else {"file": file}
-    try:
-        return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
-    except (RuntimeError, pickle.UnpicklingError) as error:
-        raise ValueError(f"timm:{name} cannot be had with weights{f' of {file}' if file else ''}: {error}") from error

@@ -14,7 +14,6 @@ from typing import NoReturn
 
 import safetensors
 import torch
-from huggingface_hub import hf_hub_download
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -25,7 +24,6 @@ from ..attention.released import from_released
 from ..sparse import settings_of, solver_from
 from ..sparse.checks import is_number
 from .classifier import Classifier, run_model
-from .embedded import find_embedded
 from .head import head_names
 from .origin import build, count_classes, image_size, is_plain, origin_of
 from .registry import create
@@ -266,22 +264,6 @@ def _check_shapes(
             f"{name} is {found.get(name, 'missing')} here, and {built.get(name, 'missing')} in "
             f"{name_of_model} as it was created: {advice}"
         )
-
-
-def resolve(name: str | Path, **options) -> Path:
-    """The folder of a model: the one given, else that of weights that come with the package, else that of the hub."""
-    if Path(name).is_dir():
-        return Path(name)
-    if "/" not in str(name):  # a name on the hub has an owner
-        try:
-            return find_embedded(str(name))
-        except ValueError as error:
-            raise ValueError(f"no folder {name}, nor an owner before it, as names on the hub have: {error}") from error
-    try:
-        files = [hf_hub_download(str(name), file, **options) for file in (CONFIG, WEIGHTS)]
-    except (OSError, ValueError) as error:
-        raise ValueError(f"no folder {name} here, nor could it be had from the hub: {error}") from error
-    return Path(files[0]).parent
 
 
 def card(

@@ -2,9 +2,10 @@
 
 from .dynamics import LCA, NeuralDynamics
 from .equilibrium import Equilibrium
-from .fast import plain, reconstruct
+from .forms import plain
 from .operators import Convolution, Dense, Joint, Operator, Partition
 from .problem import SparseCoding
+from .reconstruct import reconstruct
 from .settings import SOLVERS, settings_of, solver_from
 from .solvers import FISTA, ISTA, LearnedISTA, Solver, SpaRSA
 from .threshold import gelu, soft

@@ -16,13 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import native
+from .forms import operators_allowed
 from .fourier import (
     Spectrum,
-    by_products,
-    coefficients,
     energies,
     filter_spectrum,
-    half_spectrum,
     inverse,
     transform,
 )
@@ -204,14 +203,7 @@ class Convolution(Operator):
     @found_once
     def spectrum(self) -> Spectrum:
         """Of the filters: (..., F, H, W / 2 + 1, C)."""
-        if by_products(self.grid):
-            return half_spectrum(self.coefficients)  # which the fast form needs as well
         return filter_spectrum(self.filters, self.grid)
-
-    @found_once
-    def coefficients(self) -> Tensor:
-        """The same in a real basis, see `fourier.coefficients`: (..., F, H, W, C)."""
-        return coefficients(self.filters, self.grid)
 
     def analyze(self, signal: Tensor) -> Tensor:
         return self._to_code(transform(signal.unflatten(-2, self.grid)))
@@ -240,6 +232,8 @@ class Convolution(Operator):
 
     def _power(self) -> Tensor:
         """sum_f |k_f|^2, by which P P^T multiplies a spectrum: (..., H, W / 2 + 1, C)."""
+        if type(self) is Convolution and operators_allowed() and native.takes_filters(self.filters):
+            return native.filter_power(self.filters, self.grid)
         return self.spectrum.detach().power().sum(-4)
 
     def _explained(self, code: Tensor) -> Spectrum:

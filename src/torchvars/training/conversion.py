@@ -28,10 +28,12 @@ from accelerate.state import AcceleratorState
 from ..data import Order, Source, absolute, limited, open_unlabelled
 from ..models import Classifier
 from ..models import weights as stored
+from ..models.classifier import own_size
 from ..models.head import cut_head, linear_heads
 from ..models.lock import held
 from ..models.origin import origin_of
-from ..models.peers import class_names, open_classifier, own_size, resized
+from ..models.peers import class_names, resized
+from ..models.sources import open_classifier
 from ..models.speed import measure_sizes
 from ..models.unfinished import CHECKPOINTS, CONVERSION
 from .folder import RunFolder

@@ -21,6 +21,7 @@ from ..data import (
     Order,
     Part,
     Pictures,
+    Shown,
     Source,
     absolute,
     check_workers,
@@ -34,9 +35,12 @@ from ..data import (
 )
 from ..models import Classifier, convert, create
 from ..models import weights as stored
+from ..models.classifier import own_size
 from ..models.lock import held
-from ..models.peers import Among, class_names, open_classifier, own_size
+from ..models.peers import Among, class_names
+from ..models.sources import find_weights, open_classifier
 from ..models.unfinished import CHECKPOINTS, resuming
+from ..scoring import Asked, Processes, score
 from ..sparse import solver_from
 from .augment import Mix, picture_transform
 from .average import Average
@@ -353,25 +357,22 @@ def evaluate(
 
     Returns its metrics, and the pictures that could not be read, which are not judged.
     """
-    rank, world = accelerator.process_index, accelerator.num_processes
-    size = max(1, recipe.batch // world)
-    mine = range(rank, len(source), world)
-    # As many batches on each process, since a model that is spread over them runs on all or none: one that has no
-    # pictures left looks at the first again, and does not count it.
-    starts = range(0, -(-len(source) // world), size)
-    draws = [[Draw(index, 0) for index in mine[start : start + size] or [0]] for start in starts]
-    counted = [len(mine[start : start + size]) for start in starts]
+    processes = Processes(accelerator.device)
+    size = max(1, recipe.batch // processes.world)
     objective.module.eval()
-    sums, problems = torch.zeros(2 + len(objective.columns), dtype=torch.float64), {}
-    pictures = Pictures(source, picture_transform(recipe.img_size, training=False))
-    for count, batch in zip(counted, load(pictures, draws, workers), strict=True):
-        readable = torch.tensor([identity not in batch.problems for identity in batch.identities])[:count]
-        figures = objective.judge(batch.pixels.to(accelerator.device), batch.labels)[:count][readable]
-        sums += torch.stack([readable.sum(), torch.tensor(count), *figures.sum(0)])
-        problems |= {f"{source.name}: {identity}": problem for identity, problem in batch.problems.items()}
-    read, count, *sums = accelerator.reduce(sums.to(accelerator.device)).tolist()
-    problems = dict(gather_object(list(problems.items())))
-    return objective.metrics(dict(zip(objective.columns, sums, strict=True)), int(read), int(count)), problems
+
+    def ask(asked: Asked) -> dict[str, Tensor]:
+        figures = objective.judge(asked.pixels, torch.tensor(asked.targets))
+        return dict(zip(objective.columns, figures.unbind(-1), strict=True))
+
+    scores = score(source, Shown(recipe.img_size), ask, None, processes, batch=size, workers=workers, together=True)
+    figures = torch.stack([scores.columns[name] for name in objective.columns], -1)
+    sums = torch.zeros(len(objective.columns), dtype=torch.float64)
+    # A batch at a time, as the curves of all runs were summed: so also their last digits are the same.
+    for part, unread in zip(figures.split(size), scores.unread.split(size), strict=True):
+        sums += part[~unread].sum(0)
+    sums, read = dict(zip(objective.columns, sums.tolist(), strict=True)), int((~scores.unread).sum())
+    return objective.metrics(sums, read, len(source)), scores.problems
 
 
 def some_pictures(source: Source, size: int, count: int = 8) -> Tensor:
@@ -488,7 +489,7 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
         if recipe.initial is None:
             classifier = Classifier(create(recipe.model, **options))
         else:
-            classifier = build_from(stored.resolve(recipe.initial), recipe, pictures, options)
+            classifier = build_from(recipe.initial, recipe, pictures, options)
     except TypeError as error:
         raise ValueError(f"{recipe.model} takes no {' '.join(recipe.attention_options)}: {error}") from error
     classifier.classes = tuple(pictures.classes)
@@ -517,7 +518,7 @@ def build_converted(recipe: Recipe) -> Classifier:
     _, classifier = open_classifier(recipe.conversion.original)
     convert_as(recipe, classifier)
     if recipe.initial is not None:
-        folder = stored.resolve(recipe.initial)
+        folder = Path(recipe.initial)
         stored.load_whole(classifier.model, stored.read_safetensors(folder / stored.WEIGHTS), folder / stored.WEIGHTS)
     return classifier
 
@@ -553,16 +554,16 @@ def columns_of(classifier: Classifier, pictures: Source) -> list[int] | None:
     return [known.index(name) for name in pictures.classes]
 
 
-def build_from(folder: Path, recipe: Recipe, pictures: Source, options: dict) -> Classifier:
+def build_from(word: str, recipe: Recipe, pictures: Source, options: dict) -> Classifier:
     """A model with weights to begin with; its head is new if these were of other classes."""
-    config = stored.read_config(folder)
-    if config["architecture"] != recipe.model:
+    found = find_weights(word)
+    if found.architecture != recipe.model:
         raise ValueError(
-            f"the weights of {folder} are of {config['architecture']}, and the recipe is for {recipe.model}: take the "
-            f"recipe of that model, or this one with --model {config['architecture']}"
+            f"the weights of {word} are of {found.architecture}, and the recipe is for {recipe.model}: take the "
+            f"recipe of that model, or this one with --model {found.architecture}"
         )
-    classifier = stored.load(folder, **options)
-    if config.get("classes", list(pictures.classes)) != list(pictures.classes):
+    classifier = found.load(**options)
+    if found.classes not in (None, tuple(pictures.classes)):
         classifier.model.reset_classifier(len(pictures.classes))
     return classifier
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import derive_seed
+from ..scoring import answers
 from .augment import Mix, augment_patches
 from .distill import distillation_loss, soft_cross_entropy
 from .recipe import Recipe
@@ -110,9 +110,8 @@ class Labels(Objective):
         return Learned(loss, right, loss.new_empty(0))
 
     def judge(self, pixels: Tensor, labels: Tensor) -> Tensor:
-        logits = self.module(pixels).double().cpu()
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        return torch.stack([losses, logits.argmax(-1) == labels], -1)
+        found = answers(self.module(pixels), labels)
+        return torch.stack([found[column] for column in self.columns], -1)
 
     def metrics(self, sums: dict[str, float], read: int, count: int) -> dict[str, float]:
         return {"val_loss": sums["loss"] / max(read, 1), "val_accuracy": sums["right"] / count}

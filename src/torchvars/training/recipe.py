@@ -124,8 +124,9 @@ class Recipe:
     drop_path: float = 0.1
     """Probability with which a residual branch is left out; it grows from zero at the first block to about this."""
     initial: str | None = None
-    """Weights to begin with, of the same model: a folder, or a name that ships; a head for other classes is new.
-    Of a model of timm, the recipe's model is timm:NAME."""
+    """Weights to begin with, of the same model: a name that ships, a folder of weights or of a run, OWNER/NAME on the
+    hub, a checkpoint of the authors, timm:NAME or timm:NAME:FILE; a head for other classes is new. Of a model of timm,
+    the recipe's model is timm:NAME."""
 
     learning_rate: float = 5e-4
     """Peak, for 512 pictures a step; it is scaled with the batch."""
@@ -172,7 +173,7 @@ class Recipe:
     """RVT's patch-wise augmentation: probability of each change of a patch; its loss is added. 0: off."""
 
     teacher: str | None = None
-    """Model to learn from as well: a folder of weights, timm:NAME, or timm:NAME:FILE with weights from a file."""
+    """Model to learn from as well, by the same words."""
     distillation: Literal["soft", "hard"] = "soft"
     """From its probabilities, or from its decisions."""
     distillation_weight: float = 0.5

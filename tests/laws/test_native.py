@@ -1,13 +1,19 @@
 """The fast forms against the plain solver, which is the definition: the same values and the same gradients."""
 
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from torchvars.attention import ATTENTIONS, create
 from torchvars.attention.features import PositiveFeatures
+from torchvars.models.speed import has_compiler
 from torchvars.sparse import (
     FISTA,
     ISTA,
@@ -17,17 +23,17 @@ from torchvars.sparse import (
     Joint,
     LearnedISTA,
     SparseCoding,
-    fourier,
     gelu,
+    native,
     plain,
     reconstruct,
 )
-from torchvars.sparse.fast import convolution
+from torchvars.sparse.native import library, operators
 from torchvars.sparse.solvers import STARTS
 
 VARS = [name for name in ATTENTIONS if name.startswith("vars")]
-KINDS = ["dense", "convolution", "joint"]
-FORMS = {"products": 64, "fft": 0}  # how long the axes of a grid may be for products with matrices
+compiled = pytest.mark.skipif(native.instruction_set() is None, reason="the kernels are not compiled")
+KINDS = ["dense", *(pytest.param(kind, marks=compiled) for kind in ("convolution", "joint"))]
 PRECISION = {torch.float64: 1e-11, torch.float32: 2e-4}
 
 
@@ -71,7 +77,7 @@ def _is_fast(output: Tensor) -> bool:
     """Whether the graph goes through one of the fast forms."""
     nodes = [output.grad_fn]
     for node in nodes:
-        if node.name() in ("_DenseBackward", "_ConvolutionBackward"):
+        if node.name() == "_DenseBackward" or "torchvars_reconstruct" in node.name():
             return True
         nodes += [parent for parent, _ in node.next_functions if parent is not None and parent not in nodes]
     return False
@@ -82,9 +88,7 @@ def assert_same(one: list[Tensor], other: list[Tensor], tolerance: float) -> Non
         torch.testing.assert_close(first, second, rtol=0, atol=tolerance * (1 + second.abs().max().item()))
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"), [("dense", "products"), *((kind, form) for kind in KINDS[1:] for form in FORMS)]
-)
+@pytest.mark.parametrize("kind", KINDS)
 @given(
     batch=st.integers(1, 3),
     heads=st.integers(1, 2),
@@ -97,26 +101,213 @@ def assert_same(one: list[Tensor], other: list[Tensor], tolerance: float) -> Non
     seed=st.integers(0, 1000),
 )
 def test_values_and_gradients_are_those_of_the_plain_solver(
-    kind, form, batch, heads, grid, filters, steps, start, strength, dtype, seed
+    kind, batch, heads, grid, filters, steps, start, strength, dtype, seed
 ):
     inputs = [tensor.to(dtype) for tensor in tensors(kind, batch, heads, grid, filters, seed)]
     expected = run(kind, grid, ISTA(steps, start), strength, inputs, fast=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fourier, "LONGEST_PRODUCTS", FORMS[form])
-        found = run(kind, grid, ISTA(steps, start), strength, inputs, fast=True)
-    assert_same(found, expected, PRECISION[dtype])
+    assert_same(run(kind, grid, ISTA(steps, start), strength, inputs, fast=True), expected, PRECISION[dtype])
 
 
+@compiled
 @pytest.mark.parametrize("kind", ["convolution", "joint"])
-@pytest.mark.parametrize("portion", [1, 2, 5])
-@pytest.mark.parametrize("form", FORMS)
-def test_portions_of_the_batch_make_no_difference(kind, form, portion, monkeypatch):
-    grid, inputs = (4, 5), tensors(kind, 5, 2, (4, 5), 2, seed=0)
-    expected = run(kind, grid, ISTA(3), 0.3, inputs, fast=False)
-    bytes_of_a_code = 2 * 2 * 3 * 20 * 8
-    monkeypatch.setattr(convolution, "CACHE", portion * bytes_of_a_code)
-    monkeypatch.setattr(fourier, "LONGEST_PRODUCTS", FORMS[form])
-    assert_same(run(kind, grid, ISTA(3), 0.3, inputs, fast=True), expected, 1e-11)
+@settings(max_examples=15)
+@given(
+    grid=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    size=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    channels=st.sampled_from([1, 7, 8, 19, 40]),
+    atoms=st.sampled_from([1, 5, 16, 33]),
+    start=st.sampled_from(list(STARTS)),
+    seed=st.integers(0, 1000),
+)
+def test_kernels_take_every_grid_every_filter_and_any_number_of_channels(
+    kind, grid, size, channels, atoms, start, seed
+):
+    """Double precision, so that one code more or less beside its threshold is no matter."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    size = tuple(map(min, size, grid))
+    positions = grid[0] * grid[1]
+    bank = random(2, channels, 2, *size) / (size[0] * size[1]) ** 0.5
+    dictionary = [] if kind == "convolution" else [random(2, 2, positions, atoms).exp() / positions**0.5]
+    inputs = [bank, *dictionary, random(2, 2, positions, channels)]
+    expected = run(kind, grid, ISTA(2, start), 0.2, inputs, fast=False)
+    assert_same(run(kind, grid, ISTA(2, start), 0.2, inputs, fast=True), expected, 1e-11)
+
+
+@compiled
+@pytest.mark.parametrize("grid", [(112, 3), (2, 113), (49, 48), (121, 1), (1, 289)])
+def test_long_axes_are_split(grid):
+    inputs = tensors("convolution", 1, 1, grid, 2, 0)
+    expected = run("convolution", grid, ISTA(2), 0.1, inputs, fast=False)
+    assert_same(run("convolution", grid, ISTA(2), 0.1, inputs, fast=True), expected, 1e-11)
+
+
+@compiled
+@pytest.mark.parametrize("kind", ["convolution", "joint"])
+@pytest.mark.parametrize("threads", [2, 7])
+def test_threads_make_no_difference(kind, threads, monkeypatch):
+    """With PyTorch's threads and with our own, also when the batch has to be cut."""
+    inputs = tensors(kind, 5, 2, (4, 5), 2, seed=0)
+    alone = run(kind, (4, 5), ISTA(3), 0.3, inputs, fast=True)
+    monkeypatch.setattr(library, "threads_for", lambda task: threads)
+    assert_same(run(kind, (4, 5), ISTA(3), 0.3, inputs, fast=True), alone, 1e-13)
+    monkeypatch.setattr(library, "_parallel", lambda: None)
+    assert_same(run(kind, (4, 5), ISTA(3), 0.3, inputs, fast=True), alone, 1e-13)
+
+
+@compiled
+def test_many_threads_may_call_one_layer():
+    layer = create("vars_sd", 12, heads=2, grid=(4, 5)).double()
+    tokens = torch.randn(8, 3, 20, 12, dtype=torch.float64)
+
+    def run(mine):
+        mine = mine.clone().requires_grad_()
+        output = layer(mine, (4, 5))
+        return [output.detach(), *torch.autograd.grad(output.square().sum(), mine)]
+
+    expected = [run(each) for each in tokens]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            for found, one in zip(pool.map(run, tokens), expected, strict=True):
+                assert_same(found, one, 1e-13)
+
+
+@compiled
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["vars_s", "vars_sd"])
+def test_what_is_no_number_stays_so_where_it_is(name, value):
+    """In its image, and for filters alone in its channel; elsewhere nothing changes."""
+    signal = torch.randn(2, 2, 20, 3, dtype=torch.float64)
+    kind = {"vars_s": "convolution", "vars_sd": "joint"}[name]
+    *parameters, _ = tensors(kind, 2, 2, (4, 5), 2, 0)
+    clean = reconstruct(SparseCoding(operator(kind, (4, 5), *parameters), signal, 0.1), ISTA(3))
+    signal[0, 0, 7, 1] = value
+    spoilt = reconstruct(SparseCoding(operator(kind, (4, 5), *parameters), signal, 0.1), ISTA(3))
+    assert spoilt[0, 0, :, 1].isnan().all()
+    spoilt[0, 0, :, 1] = clean[0, 0, :, 1]
+    torch.testing.assert_close(spoilt, clean)
+
+
+@compiled
+@pytest.mark.parametrize("name", ["vars_s", "vars_sd"])
+def test_no_image_at_all(name):
+    layer = create(name, 12, heads=2, grid=(4, 5))
+    tokens = torch.randn(0, 20, 12, requires_grad=True)
+    output = layer(tokens, (4, 5))
+    output.sum().backward()
+    assert output.shape == tokens.grad.shape == (0, 20, 12)
+
+
+@compiled
+@pytest.mark.parametrize("kind", ["convolution", "joint"])
+def test_inputs_need_not_lie_in_a_row(kind):
+    *parameters, signal = tensors(kind, 1, 2, (4, 5), 2, 0)
+    expanded = signal.expand(3, -1, -1, -1)
+    strided = torch.stack([signal, signal], -1).flatten(-2)[..., ::2]
+    # Atoms and filters that are the same for all, and not in a row either
+    shared = [parameters[0].mT.contiguous().mT, *(each.expand(3, -1, -1, -1) for each in parameters[1:])]
+    expected = run(kind, (4, 5), ISTA(2), 0.1, [*parameters, signal], fast=True)[0]
+    operators = operator(kind, (4, 5), *shared)
+    found = reconstruct(SparseCoding(operators, expanded, 0.1), ISTA(2))
+    torch.testing.assert_close(found, expected.expand(3, -1, -1, -1))
+    found = reconstruct(SparseCoding(operator(kind, (4, 5), *parameters), strided, 0.1), ISTA(2))
+    torch.testing.assert_close(found, expected)
+
+
+def arguments(kind: str) -> tuple:
+    """What the operators are called with."""
+    bank, *atoms, signal = tensors(kind, 2, 2, (3, 4), 2, seed=0)
+    signal = signal.transpose(1, 2).flatten(2)
+    required = [each.requires_grad_() for each in (signal, bank, *atoms)]
+    return *required[:2], required[2] if atoms else None, torch.full((1, 6), 9.0).double(), 3, 4, 0.3, "analysis", 2
+
+
+@compiled
+@pytest.mark.parametrize("kind", ["convolution", "joint"])
+def test_operators_are_what_pytorch_takes_them_for(kind):
+    given = arguments(kind)
+    torch.library.opcheck(operators.reconstruct, given)
+    detached = [each.detach() if isinstance(each, torch.Tensor) else each for each in given]
+    torch.library.opcheck(operators.reconstruct_backward, (torch.randn_like(given[0]).detach(), *detached))
+    torch.library.opcheck(operators.filter_power, (given[1].detach(), 3, 4))
+
+
+@compiled
+@pytest.mark.parametrize("kind", ["convolution", "joint"])
+@pytest.mark.parametrize("start", STARTS)
+def test_gradients_are_those_of_finite_differences(kind, start):
+    signal, bank, atoms, bound, *rest = arguments(kind)
+    rest[-2] = start
+    inputs = [signal, bank] if atoms is None else [signal, bank, atoms]
+    assert torch.autograd.gradcheck(
+        lambda signal, bank, atoms=None: operators.reconstruct(signal, bank, atoms, bound, *rest), inputs
+    )
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("name", ["vars_s", "vars_sd"])
+def test_compilers_keep_the_kernels(name):
+    layer = create(name, 12, heads=2, grid=(4, 5))
+    tokens = torch.randn(3, 20, 12, requires_grad=True)
+    graphs = []
+
+    def look(graph, inputs):
+        graphs.append(str(graph.graph))
+        return graph
+
+    torch.compile(layer, fullgraph=True, backend=look)(tokens, (4, 5))
+    assert len(graphs) == 1
+    assert "torchvars.reconstruct" in graphs[0]
+    torch._dynamo.reset()
+    found, expected = torch.compile(layer, fullgraph=True)(tokens, (4, 5)), layer(tokens, (4, 5))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each.square().sum(), tokens) for each in (found, expected)), rtol=1e-4, atol=1e-4
+    )
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("instructions", ["baseline", "avx2", "avx512"])
+def test_every_instruction_set_gives_the_same(instructions, tmp_path):
+    """In a process of its own, which is told to take no more than this one."""
+    program = """
+import sys, torch
+from torchvars.attention import create
+from torchvars.sparse import native
+results = [native.instruction_set()]
+for name in ("vars_s", "vars_sd"):
+    torch.manual_seed(0)
+    for grid in ((4, 5), (14, 14), (17, 22)):
+        layer = create(name, 20, heads=2, grid=grid).double()
+        tokens = torch.randn(2, grid[0] * grid[1], 20, dtype=torch.float64, requires_grad=True)
+        output = layer(tokens, grid)
+        results += [output.detach(), *torch.autograd.grad(output.square().sum(), [tokens, *layer.parameters()])]
+torch.save(results, sys.argv[1])
+"""
+    found = {}
+    for switch in ("0", instructions):
+        path = tmp_path / f"{switch}.pt"
+        environment = {**os.environ, library.SWITCH: switch}
+        subprocess.run([sys.executable, "-c", program, str(path)], env=environment, check=True)
+        name, *found[switch] = torch.load(path)
+        assert name is None if switch == "0" else name in ("baseline", instructions, "avx2")
+    assert_same(found[instructions], found["0"], 1e-11)
+
+
+@compiled
+def test_a_switch_turns_them_off():
+    program = "from torchvars.sparse import native; print(native.instruction_set())"
+    environment = {**os.environ, library.SWITCH: "0"}
+    output = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert output.stdout.strip() == "None"
 
 
 def test_atoms_shared_by_a_batch():
@@ -129,7 +320,7 @@ def test_atoms_shared_by_a_batch():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "solver",
-    [ISTA(3, "thresholded"), ISTA(3, tolerance=1e-3), FISTA(3), LearnedISTA(3), Equilibrium(ISTA(3))],
+    [ISTA(3, step_size="row_sum"), ISTA(3, tolerance=1e-3), FISTA(3), LearnedISTA(3), Equilibrium(ISTA(3))],
     ids=lambda solver: f"{type(solver).__name__}-{solver.start}-{solver.tolerance}",
 )
 def test_other_solvers_run_by_their_definition(kind, solver):
@@ -294,7 +485,7 @@ def test_large_logarithms_stay_numbers(name):
 
 
 def test_what_is_kept_for_the_backward_pass():
-    """Without gradients nothing is kept; through the steps more for each; at the equilibrium no more for more steps."""
+    """Of the definition more for each step; of the kernels and at the equilibrium no more for more steps."""
 
     def kept(solver) -> int:
         sizes = {}
@@ -310,15 +501,16 @@ def test_what_is_kept_for_the_backward_pass():
         assert output.requires_grad
         return sum(sizes.values())
 
-    assert kept(ISTA(12)) > 3 * kept(ISTA(3))
+    if native.instruction_set() is not None:
+        assert kept(ISTA(12)) == kept(ISTA(3))
+    with plain():
+        assert kept(ISTA(12)) > 3 * kept(ISTA(3))
     assert kept(Equilibrium(ISTA(12))) <= 1.1 * kept(Equilibrium(ISTA(3)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", FORMS)
-def test_signals_with_their_channels_first(kind, form, monkeypatch):
+def test_signals_with_their_channels_first(kind):
     """In memory, that is."""
-    monkeypatch.setattr(fourier, "LONGEST_PRODUCTS", FORMS[form])
     *parameters, signal = tensors(kind, 2, 2, (3, 4), 2, 0)
     turned = signal.mT.contiguous().mT
     outputs = [

@@ -1,0 +1,71 @@
+// Products of a matrix of numbers with one of vectors, in blocks that stay in registers.
+#pragma once
+#include "fourier.h"
+
+namespace {
+
+constexpr int ROWS = BYTES == 64 ? 12 : 6, COLUMNS = 2;  // of a block
+
+// The numbers of a block: s(i, j), i the row of the result, j what is summed over.
+template <class T> struct Numbers {
+  const T *data;
+  int64_t row, column;  // distances
+};
+
+template <class T, int rows, int columns, bool add>
+INLINE void multiply_block(Numbers<T> s, int64_t count, const Vector<T> *x, Vector<T> *out, int64_t width) {
+  typedef Vector<T> V;
+  V sum[rows][columns];
+  UNROLL for (int i = 0; i < rows; i++)
+    UNROLL for (int c = 0; c < columns; c++) sum[i][c] = add ? out[i * width + c] : V{};
+  for (int64_t j = 0; j < count; j++) {
+    const T *number = s.data + j * s.column;
+    UNROLL for (int i = 0; i < rows; i++)
+      UNROLL for (int c = 0; c < columns; c++) sum[i][c] += number[i * s.row] * x[j * width + c];
+  }
+  UNROLL for (int i = 0; i < rows; i++)
+    UNROLL for (int c = 0; c < columns; c++) out[i * width + c] = sum[i][c];
+}
+
+template <class T, int columns, bool add>
+INLINE void multiply_columns(Numbers<T> s, int64_t rows, int64_t count, const Vector<T> *x, Vector<T> *out,
+                             int64_t width) {
+  int64_t i = 0;
+  for (; i + ROWS <= rows; i += ROWS)
+    multiply_block<T, ROWS, columns, add>({s.data + i * s.row, s.row, s.column}, count, x, out + i * width, width);
+  for (; i + 4 <= rows; i += 4)
+    multiply_block<T, 4, columns, add>({s.data + i * s.row, s.row, s.column}, count, x, out + i * width, width);
+  for (; i < rows; i++)
+    multiply_block<T, 1, columns, add>({s.data + i * s.row, s.row, s.column}, count, x, out + i * width, width);
+}
+
+// out (rows, width) = or += s (rows, count) x (count, width).
+template <class T, bool add>
+void multiply_all(Numbers<T> s, int64_t rows, int64_t count, const Vector<T> *x, Vector<T> *out, int64_t width) {
+  int64_t c = 0;
+  for (; c + COLUMNS <= width; c += COLUMNS)
+    multiply_columns<T, COLUMNS, add>(s, rows, count, x + c, out + c, width);
+  for (; c < width; c++) multiply_columns<T, 1, add>(s, rows, count, x + c, out + c, width);
+}
+
+// P u with a row-major P (rows, count).
+template <class T, bool add = false>
+INLINE void multiply(const T *p, int64_t rows, int64_t count, const Vector<T> *u, Vector<T> *out, int64_t width) {
+  multiply_all<T, add>({p, count, 1}, rows, count, u, out, width);
+}
+
+// P^T x with a row-major P (count, rows), of as many positions at a time as stay in the cache.
+template <class T, bool add = false>
+void multiply_transposed(const T *p, int64_t rows, int64_t count, const Vector<T> *x, Vector<T> *out, int64_t width) {
+  const int64_t most = 128;
+  for (int64_t first = 0; first < count; first += most) {
+    const int64_t some = count - first < most ? count - first : most;
+    const Numbers<T> part = {p + first * rows, 1, rows};
+    if (add || first)
+      multiply_all<T, true>(part, rows, some, x + first * width, out, width);
+    else
+      multiply_all<T, false>(part, rows, some, x + first * width, out, width);
+  }
+}
+
+}  // namespace

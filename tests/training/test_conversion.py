@@ -96,7 +96,10 @@ def test_a_command_leaves_weights_that_load_and_what_was_kept(undisturbed, origi
         assert kept[name] == pytest.approx(np.mean(right))
     assert kept["images"] == 7
     assert set(kept["seconds"]) == {"32", "64"}
-    assert "accuracy of the converted model" in (undisturbed / "weights" / "README.md").read_text()
+    card = (undisturbed / "weights" / "README.md").read_text()
+    assert "accuracy of the converted model" in card
+    assert "torchvars convert vit --attention vars_p --data " in card
+    assert str(original.parent) not in card  # where things lie on this machine is nobody's business
 
 
 def test_the_original_keeps_its_weights_but_for_rows_of_the_head(undisturbed, original):
@@ -291,6 +294,9 @@ def test_a_stage_is_an_ordinary_run(undisturbed, pictures):
     assert recipe.conversion.stage == "join"
     assert recipe == recipes_of(conversion.read_plan(undisturbed))["join"]
     assert settings["data"] == str(pictures.resolve())
+    before = (undisturbed / "join" / "weights" / "model.safetensors").read_bytes()
+    main(["train", "--resume", str(undisturbed / "join")])
+    assert (undisturbed / "join" / "weights" / "model.safetensors").read_bytes() == before
 
 
 @pytest.mark.slow

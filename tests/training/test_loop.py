@@ -718,7 +718,7 @@ def test_tensorboard_keeps_every_epoch_when_a_run_is_resumed(tmp_path, monkeypat
         for step, loss in losses.items():
             line = {"step": step, "epoch": step / 2, "loss": loss, "accuracy": 0, "val_loss": 0, "val_accuracy": 0}
             times = {"seconds": 1, "images_per_second": 1, "waiting_share": 0}
-            report.epoch(line, times, torch.zeros(1, 3, 4, 4), Views({}, {}, {}))
+            report.epoch(line, "as described", times, torch.zeros(1, 3, 4, 4), Views({}, {}, {}))
         report.close()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     kept = [(event.step, round(event.value, 6)) for event in events.Scalars("loss")]

@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--layers",
         type=_layers,
         metavar="N,N",
-        help="attentions to convert, by index or name, such as -2,-1 (default: all)",
+        help="attentions to convert, by index or name, such as --layers=-2,-1 (default: all)",
     )
     parser.add_argument(
         "--classes",

@@ -76,7 +76,8 @@ def go(recipe, settings, resume: bool) -> None:
         hint = [f"resume with {resuming(run)}"] if RunFolder(run).exists() else []
         raise KeyboardInterrupt(*hint) from None
     if is_first():
-        draw(run)
+        if recipe.conversion is None:  # a stage of a conversion has other metrics
+            draw(run)
         if told is None:
             print(f"weights: {run / 'weights'}\nevaluate them with: {evaluating(recipe, settings)}")
     if told is not None:

@@ -378,7 +378,9 @@ def finish(plan: Plan, weights: Path, kept: dict) -> None:
     with torch.no_grad():
         times = measure_sizes({"original": original.model, "converted": converted.model}, plan.sizes)
     kept = {**kept, "seconds": times}
-    words = ["torchvars", "convert", plan.model, "--attention", plan.attention, "--data", plan.data]
+    *library, place = plan.model.rpartition(":")  # of files and folders the names, wherever they are on this machine
+    model, data = "".join([*library, Path(place).name]), Path(plan.data).name
+    words = ["torchvars", "convert", model, "--attention", plan.attention, "--data", data]
     rows = [
         {"benchmark": "held out", "metric": name, "value": f"{kept[key]:.4f}", "images": kept["images"]}
         for key, name in NAMES.items()

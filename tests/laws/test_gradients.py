@@ -4,7 +4,20 @@ import pytest
 import torch
 
 from laws.members import CHANNELS, GRID, POSITIONS, random
-from torchvars.sparse import FISTA, ISTA, SOLVERS, Convolution, Dense, Equilibrium, Joint, SpaRSA, SparseCoding
+from torchvars.attention import create
+from torchvars.sparse import (
+    FISTA,
+    ISTA,
+    L1,
+    SOLVERS,
+    Convolution,
+    Dense,
+    Equilibrium,
+    Joint,
+    SpaRSA,
+    SparseCoding,
+    gelu,
+)
 from torchvars.sparse.equilibrium import solve_on_support
 
 ATOMS, FILTERS = (POSITIONS, 10), (CHANNELS, 1, 3, 2)
@@ -134,3 +147,25 @@ def test_linear_system_on_the_support_against_a_direct_solution():
         active = support[:, channel]
         direct = torch.linalg.solve(operator.gram_matrix[active][:, active], target[active, channel])
         torch.testing.assert_close(solution[active, channel], direct, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", [Equilibrium(ISTA(3)), SpaRSA(3)], ids=lambda solver: type(solver).__name__)
+def test_a_threshold_without_a_penalty_has_no_optimum(solver):
+    """As that of the released code, where the gradient of an optimum would be wrong without a word."""
+    problem = SparseCoding(Dense(random(6, 4)), random(6, CHANNELS), 0.3, gelu)
+    with pytest.raises(ValueError, match="the threshold gelu belongs to no penalty, so there is no objective"):
+        solver.solve(problem)
+    with pytest.raises(ValueError, match="belongs to no penalty"):
+        problem.objective(problem.analysis)
+    layer = create("vars_d_released", 8, heads=2, solver=solver)
+    with pytest.raises(ValueError, match="belongs to no penalty"):
+        layer(torch.randn(1, 9, 8))
+    assert create("vars_d_released", 8, heads=2, solver=FISTA(3))(torch.randn(1, 9, 8)).isfinite().all()
+
+
+def test_the_slope_of_the_penalty_is_that_of_its_value():
+    penalty, code = L1(torch.tensor([[0.3], [0.5]], dtype=torch.float64)), random(2, CHANNELS).requires_grad_()
+    (slope,) = torch.autograd.grad(penalty.value(code).sum(), code)
+    torch.testing.assert_close(penalty.slope(code), slope)
+    move = random(2, CHANNELS, seed=1)
+    torch.testing.assert_close(penalty.rise(code, move), penalty.value(code + move) - penalty.value(code))

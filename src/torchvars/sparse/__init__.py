@@ -4,6 +4,7 @@ from .dynamics import LCA, NeuralDynamics
 from .equilibrium import Equilibrium
 from .forms import plain
 from .operators import Convolution, Dense, Joint, Operator, Partition
+from .penalty import L1, Shrinkage
 from .problem import SparseCoding
 from .reconstruct import reconstruct
 from .settings import SOLVERS, settings_of, solver_from
@@ -13,6 +14,7 @@ from .threshold import gelu, soft
 __all__ = [
     "FISTA",
     "ISTA",
+    "L1",
     "LCA",
     "SOLVERS",
     "Convolution",
@@ -23,6 +25,7 @@ __all__ = [
     "NeuralDynamics",
     "Operator",
     "Partition",
+    "Shrinkage",
     "Solver",
     "SpaRSA",
     "SparseCoding",

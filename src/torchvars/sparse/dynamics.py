@@ -81,7 +81,7 @@ class NeuralDynamics(Solver):
         v = self.fire(problem, u)
         explained = problem.operator.synthesize(v)
         smooth = z.square() / 2 - z * (explained + problem.signal) + explained.square()
-        return smooth.sum(-2) + (problem.strength * v.abs()).sum(-2)
+        return smooth.sum(-2) + problem.penalty.value(v)
 
 
 class LCA(Solver):

@@ -8,6 +8,7 @@ from torch import Tensor
 from .checks import setting, whole
 from .once import once
 from .operators import Operator
+from .penalty import Shrinkage
 from .precision import precisely
 from .problem import SparseCoding
 from .solvers import Solver
@@ -39,12 +40,14 @@ class Equilibrium(Solver):
         return self.solver.iterates(problem)
 
     def solve(self, problem: SparseCoding) -> Tensor:
+        if isinstance(problem.penalty, Shrinkage):
+            raise problem.penalty.refusal()
         with torch.no_grad():
             code = self.solver.solve(problem)
         if torch.jit.is_tracing():  # a trace knows the gradients of its own operations only
             return code
         # Zero on the support, at the optimum; here it carries the graph of the operator, the signal and the strength.
-        condition = problem.gradient(code) + problem.strength * code.sign()
+        condition = problem.gradient(code) + problem.penalty.slope(code)
         return _AtOptimum.apply(condition, code, problem.operator, self.iterations)
 
     @property

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .operators import Operator, found_once
+from .penalty import L1, Shrinkage
 from .threshold import soft
 
 
@@ -16,24 +17,36 @@ class SparseCoding:
     Args:
         operator: the dictionary P.
         signal: x, (..., N, C).
-        strength: the paper's lambda; a number, or a tensor that broadcasts against a code.
-        threshold: the shrinkage of a step; `soft` is the one that belongs to |u|_1.
+        strength: the paper's lambda; a number, or a tensor that broadcasts against a code; or a penalty with one.
+        threshold: the shrinkage of a step; `soft` is the one that belongs to |u|_1, any other to no penalty.
     """
 
     def __init__(
         self,
         operator: Operator,
         signal: Tensor,
-        strength: Tensor | float,
+        strength: Tensor | float | L1 | Shrinkage,
         threshold: Callable[[Tensor, Tensor | float], Tensor] = soft,
     ):
-        if not isinstance(strength, Tensor):
-            check_strength(strength)
+        penalty = strength
+        if not isinstance(strength, L1 | Shrinkage):
+            penalty = L1(strength) if threshold is soft else Shrinkage(strength, threshold)
+        if not isinstance(penalty.strength, Tensor):
+            check_strength(penalty.strength)
         self.operator = operator
         self.signal = signal
-        self.strength = strength
-        self.threshold = threshold
+        self.penalty = penalty
         self.grad_enabled = torch.is_grad_enabled()
+
+    @property
+    def strength(self) -> Tensor | float:
+        """That of the penalty."""
+        return self.penalty.strength
+
+    @property
+    def threshold(self) -> Callable[[Tensor, Tensor | float], Tensor]:
+        """The shrinkage of a step."""
+        return soft if isinstance(self.penalty, L1) else self.penalty.threshold
 
     @found_once
     def analysis(self) -> Tensor:
@@ -43,7 +56,7 @@ class SparseCoding:
     def objective(self, code: Tensor) -> Tensor:
         """1/2 |P u - x|^2 + strength |u|_1: code (..., M, C) -> (..., C)."""
         error = self.operator.synthesize(code) - self.signal
-        return error.square().sum(-2) / 2 + (self.strength * code.abs()).sum(-2)
+        return error.square().sum(-2) / 2 + self.penalty.value(code)
 
     def gradient(self, code: Tensor) -> Tensor:
         """P^T P u - P^T x, the gradient of the smooth half."""
@@ -51,7 +64,7 @@ class SparseCoding:
 
     def shrink(self, code: Tensor, step: Tensor | float) -> Tensor:
         """S(u, strength * step), the other half of a step of that size."""
-        return self.threshold(code, self.strength * step)
+        return self.penalty.prox(code, step)
 
     def violation(self, code: Tensor) -> Tensor:
         """How far a code is from optimal, max |u - S(u - gradient(u), strength)|: (..., M, C) -> (..., C)."""

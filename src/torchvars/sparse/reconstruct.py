@@ -5,9 +5,9 @@ from torch import Tensor
 from . import dense, native
 from .forms import handwritten_allowed, operators_allowed
 from .operators import Convolution, Dense, Joint, Operator
+from .penalty import L1
 from .problem import SparseCoding
 from .solvers import ISTA, Solver
-from .threshold import soft
 
 
 def reconstruct(problem: SparseCoding, solver: Solver, reader: Operator | None = None) -> Tensor:
@@ -30,7 +30,7 @@ def _is_papers(problem: SparseCoding, solver: Solver) -> bool:
         type(solver) is ISTA
         and solver.tolerance is None
         and solver.step_size == "spectral"
-        and problem.threshold is soft
+        and type(problem.penalty) is L1
         and not isinstance(problem.strength, Tensor)
         and problem.signal.numel() > 0
     )

@@ -172,7 +172,7 @@ class SpaRSA(Solver):
             move = problem.shrink(code - step * gradient, step) - code
             bent = problem.operator.gram(move)
             curvature = _dot(move, bent)
-            cost = (problem.strength * ((code + move).abs() - code.abs())).sum(-2, keepdim=True)
+            cost = problem.penalty.rise(code, move).unsqueeze(-2)
             share = _ratio(-_dot(gradient, move) - cost, curvature).clamp(0, 1)
             code, gradient = code + share * move, gradient + share * bent
             # Along a move that the dictionary does not see there is no curvature: bounded, so that it stays a number.

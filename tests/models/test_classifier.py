@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchvars
-from torchvars.evaluation.run import pictures_of
+from torchvars.data import open_source
+from torchvars.data.pictures import Shown
 
 
 class Mean(nn.Module):
@@ -116,10 +117,8 @@ def test_a_picture_is_transformed_as_in_evaluation(mode, size, tmp_path):
     folder = tmp_path / "val" / "class"
     folder.mkdir(parents=True)
     image.save(folder / "1.png")
-    from torchvars.data import Draw, open_source
-
-    stored = pictures_of(open_source(str(tmp_path), "val"), 28)[Draw(0, 0)].pixels
-    torch.testing.assert_close(found, stored, rtol=0, atol=0)
+    stored = Shown(28)(open_source(str(tmp_path), "val").open(0))
+    torch.testing.assert_close(found, stored.float() / 255, rtol=0, atol=0)
 
 
 def test_a_model_of_other_channels_has_no_transform():

@@ -1,5 +1,6 @@
 """Words of the command line that stand for places, with ~ for the home folder wherever a path may begin."""
 
+import argparse
 from os.path import expanduser
 from pathlib import Path
 
@@ -26,3 +27,10 @@ def model_of(text: str) -> str:
 def names_of(text: str) -> tuple[str, ...]:
     """Names between commas, each once."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+class Names(argparse.Action):
+    """Stores a list, each name once, of an option with nargs="+": its parts may stand between commas or spaces."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        setattr(namespace, self.dest, list(dict.fromkeys(name for text in values for name in names_of(text))))

@@ -154,7 +154,9 @@ def test_steps_are_kept_unless_differentiated_at_the_equilibrium():
 def test_command_prints_its_tables_and_writes_all_figures(tmp_path, capsys):
     folder = tmp_path / "new"
     names = ["vars_s", "global_filter"]
-    main(f"benchmark --sizes 16x2 --rounds 2 --sections layers --attentions {' '.join(names)} --out {folder}".split())
+    main(
+        f"benchmark --sizes 16x2 --rounds 2 --sections layers --attentions {' '.join(names)} --output {folder}".split()
+    )
     printed = capsys.readouterr().out.splitlines()
     assert "device cpu" in printed[0]
     assert ["softmax", "1.00 / 1.00"] in [[cell.strip() for cell in line.strip("|").split("|")] for line in printed]
@@ -174,7 +176,7 @@ def _tiny_scaling(monkeypatch):
 @pytest.mark.usefixtures("_tiny_scaling")
 def test_command_draws_time_against_tokens(tmp_path, capsys):
     image = pytest.importorskip("matplotlib.image")
-    main(f"benchmark --sections scaling --attentions vars_d --rounds 2 --out {tmp_path}".split())
+    main(f"benchmark --sections scaling --attentions vars_d --rounds 2 --output {tmp_path}".split())
     height, width, _ = image.imread(tmp_path / "time_against_tokens.png").shape
     assert (height, width) == (675, 1050)
     results = json.loads((tmp_path / "benchmark.json").read_text())
@@ -187,7 +189,7 @@ def test_command_draws_time_against_tokens(tmp_path, capsys):
 @pytest.mark.usefixtures("_tiny_scaling")
 def test_without_matplotlib_there_are_figures_but_no_plot(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    main(f"benchmark --sections scaling --attentions vars_d --rounds 1 --out {tmp_path}".split())
+    main(f"benchmark --sections scaling --attentions vars_d --rounds 1 --output {tmp_path}".split())
     assert 'no plot was drawn, it needs matplotlib: pip install "torchvars[figures]"' in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["benchmark.json"]
 
@@ -247,16 +249,16 @@ def test_stopping_in_a_later_section_keeps_those_before(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(speed, "measure_models", stop)
+    words = "benchmark --sizes 16x1 --rounds 1 --sections models,layers --attentions vars_d --output"
     with pytest.raises(SystemExit, match="130"):
-        main(f"benchmark --sizes 16x1 --rounds 1 --sections models layers --attentions vars_d --out {tmp_path}".split())
+        main([*words.split(), str(tmp_path)])
     assert {row["section"] for row in json.loads((tmp_path / "benchmark.json").read_text())["rows"]} == {"layers"}
 
 
 def test_no_compiler_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(speed.shutil, "which", lambda name: None)
-    main(
-        f"benchmark --sizes 16x1 --rounds 1 --sections layers --attentions softmax --compiled --out {tmp_path}".split()
-    )
+    words = "benchmark --sizes 16x1 --rounds 1 --sections layers --attentions softmax --compiled --output"
+    main([*words.split(), str(tmp_path)])
     assert "nothing will be compiled: there is no C++ compiler" in capsys.readouterr().out
 
 
@@ -272,3 +274,16 @@ def test_a_device_that_is_not_there_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["benchmark", "--device", "meta9", "--rounds=1"])
     assert "--device meta9 is not there" in capsys.readouterr().err
+
+
+def test_lists_take_commas_or_spaces_and_the_old_name_of_output_is_told_of(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(speed, "measure_layers", lambda *given: asked.append(given[:2]) or iter(()))
+    for words in ("--attentions vars_d,vars_s --sizes 16x1,16x2", "--attentions vars_d vars_s --sizes 16x1 16x2"):
+        main(f"benchmark --sections layers {words} --out {tmp_path}".split())
+        assert "--out is called --output now" in capsys.readouterr().err
+        assert (tmp_path / "benchmark.json").exists()
+    assert asked == [(["softmax", "vars_d", "vars_s"], [(16, 1), (16, 2)])] * 2
+    with pytest.raises(SystemExit):
+        main(f"benchmark --sections layers,models,dreams --output {tmp_path}".split())
+    assert "got 'dreams'" in capsys.readouterr().err

@@ -8,10 +8,13 @@ import argparse
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .paths import Names, path_of
 
 if TYPE_CHECKING:
     from ..models.speed import Measurement
@@ -26,25 +29,28 @@ SECTIONS = ("layers", "scaling", "steps", "models")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out",
-        type=Path,
+        "--output",
+        type=path_of,
         default=Path("output/benchmark"),
         metavar="FOLDER",
         help="folder to write into (default: %(default)s)",
     )
+    parser.add_argument("--out", type=path_of, help=argparse.SUPPRESS)  # its name in 0.1
     parser.add_argument(
         "--attentions",
         nargs="+",
-        metavar="NAME",
-        help=f"what to measure, always beside softmax (default: {' '.join(ATTENTIONS)}; "
-        f"in models and compiled: {' '.join(SLOW_ATTENTIONS)})",
+        action=Names,
+        metavar="NAME[,NAME]",
+        help=f"what to measure, always beside softmax (default: {','.join(ATTENTIONS)}; "
+        f"in models and compiled: {','.join(SLOW_ATTENTIONS)})",
     )
     parser.add_argument(
         "--sizes",
         nargs="+",
+        action=Names,
         default=SIZES,
-        metavar="TOKENSxBATCH",
-        help=f"of the layers; tokens are a square number (default: {' '.join(SIZES)})",
+        metavar="TOKENSxBATCH[,TOKENSxBATCH]",
+        help=f"of the layers; tokens are a square number (default: {','.join(SIZES)})",
     )
     parser.add_argument(
         "--rounds",
@@ -53,7 +59,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="timed runs of each layer (default: %(default)s; at most 5 of these in the other sections)",
     )
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="default: all of them")
+    parser.add_argument(
+        "--sections",
+        nargs="+",
+        action=Names,
+        default=SECTIONS,
+        metavar="NAME[,NAME]",
+        help=f"of {', '.join(SECTIONS)} (default: all of them)",
+    )
     parser.add_argument(
         "--compiled", action="store_true", help="also layers through torch.compile, which takes minutes"
     )
@@ -67,6 +80,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     from ..models import speed
 
+    if strange := [name for name in arguments.sections if name not in SECTIONS]:
+        raise ValueError(f"--sections must be of {', '.join(SECTIONS)}, got {strange[0]!r}")
+    if arguments.out is not None:
+        print("--out is called --output now, and will go", file=sys.stderr)
+        arguments.output = arguments.out
     sizes = [parse_size(text) for text in arguments.sizes]
     rounds, device = arguments.rounds, arguments.device
     if rounds < 1:
@@ -111,17 +129,17 @@ def run(arguments: argparse.Namespace) -> None:
         f"PyTorch {environment['torch']}, device {environment['device']}, {environment['kernels']}",
         flush=True,
     )
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
     for section in sections:
         rows = measures[section]()
         results["rows"] += [asdict(row) for row in rows]
         if section == "scaling":
             results["exponents"] = speed.exponents(rows)
-        write_json(results, arguments.out / "benchmark.json")
+        write_json(results, arguments.output / "benchmark.json")
         show(section, rows, results["exponents"])
         if section == "scaling":
-            draw(rows, arguments.out / "time_against_tokens.png")
-    print(f"\nall figures: {arguments.out / 'benchmark.json'}")
+            draw(rows, arguments.output / "time_against_tokens.png")
+    print(f"\nall figures: {arguments.output / 'benchmark.json'}")
 
 
 def parse_size(text: str) -> tuple[int, int]:

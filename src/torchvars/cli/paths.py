@@ -1,5 +1,6 @@
 """Words of the command line that stand for places, with ~ for the home folder wherever a path may begin."""
 
+import argparse
 import os
 from os.path import expanduser
 from pathlib import Path
@@ -46,3 +47,10 @@ def check_output(path: Path) -> None:
     for place in (folder, *([path] if path.exists() else [])):
         if not os.access(place, os.W_OK):
             raise PermissionError(f"{place} cannot be written to: give --output another place")
+
+
+class Names(argparse.Action):
+    """Stores a list, each name once, of an option with nargs="+": its parts may stand between commas or spaces."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        setattr(namespace, self.dest, list(dict.fromkeys(name for text in values for name in names_of(text))))

@@ -23,7 +23,7 @@ from torch import Tensor
 from torchvision.transforms.functional import pil_to_tensor
 
 from torchvars.evaluation.corruptions import CORRUPTIONS, STRENGTHS, corrupt
-from torchvars.training.augment import centre
+from torchvars.models.pixels import centre
 
 SEVERITIES = range(1, 6)
 OFFICIAL = "frost, official pictures"

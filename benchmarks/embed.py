@@ -17,16 +17,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from torchvars.cli.memory import keep_freed_memory
-from torchvars.evaluation.benchmarks import BENCHMARKS
+from torchvars.evaluation.benchmarks import BENCHMARKS, Data
 from torchvars.evaluation.compare import show
 from torchvars.evaluation.corruptions import PUBLISHED
-from torchvars.evaluation.processes import Processes
 from torchvars.evaluation.record import RESULTS, Measured, Record, options_of, trial_of
 from torchvars.evaluation.run import evaluate
 from torchvars.evaluation.subjects import open_subject
 from torchvars.evaluation.watch import watching
 from torchvars.models import weights
 from torchvars.models.embedded import EMBEDDED, TAGS, find_embedded
+from torchvars.scoring import Processes
 from torchvars.training.folder import RunFolder
 
 # What is measured of weights that ship, beside all pictures as they are.
@@ -82,7 +82,8 @@ def main() -> None:
     processes.wait()
 
     subject = open_subject(str(folder))
-    benchmarks = [BENCHMARKS[each](arguments.data, subject, options_of(chosen)) for each, chosen in PROTOCOL.items()]
+    data = Data(arguments.data)
+    benchmarks = [BENCHMARKS[each](data, subject, **options_of(each, chosen)) for each, chosen in PROTOCOL.items()]
     with watching() as watch:
         results = evaluate(subject, benchmarks, arguments.results / f"{name}.json", watch=watch)
     if processes.rank:

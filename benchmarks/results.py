@@ -18,15 +18,16 @@ from tables import some, table
 from torchvars.attention import Reconstruction
 from torchvars.cli.memory import keep_freed_memory
 from torchvars.data import Batch
-from torchvars.evaluation.adaptive import adapt
-from torchvars.evaluation.benchmarks import BENCHMARKS, Options
+from torchvars.evaluation.adaptive import adapt, usual_rest
+from torchvars.evaluation.benchmarks import build
 from torchvars.evaluation.compare import corruption_errors, differences, relative_error, show, with_interval
-from torchvars.evaluation.corruptions import PUBLISHED
+from torchvars.evaluation.conditions import CLEAN, Condition
+from torchvars.evaluation.corruptions import CORRUPTIONS, PUBLISHED
 from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
 from torchvars.evaluation.record import read_results
-from torchvars.evaluation.results import Results, key_of
-from torchvars.evaluation.run import evaluate, usual_rest
+from torchvars.evaluation.results import Results
+from torchvars.evaluation.run import evaluate
 from torchvars.evaluation.subjects import Subject, open_subject, set_solving
 from torchvars.evaluation.watch import watching
 from torchvars.models.embedded import TAGS, embedded
@@ -42,16 +43,11 @@ COLUMNS = {
     "calibration error": ("clean", "calibration error", "clean"),
 }
 ACCURACIES = {title: column for title, column in COLUMNS.items() if column[1] == "accuracy"}
-KINDS = {
-    "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
-    "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    "weather": ("snow", "frost", "fog", "brightness"),
-    "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
-}
+KINDS = list(dict.fromkeys(CORRUPTIONS[name].group for name in PUBLISHED))
 # A smaller test for what is tried at many settings.
-SMALL = Options(limit=500, corruptions=("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), severities=(3,))
-CORRUPTED = [key_of(name, *SMALL.severities) for name in SMALL.corruptions]
-CONDITIONS = (("clean", ["clean"]), ("corruptions", CORRUPTED))
+LIMIT, CHOSEN, SEVERITY = 500, ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression"), 3
+CORRUPTED = [Condition("corruption", name, SEVERITY) for name in CHOSEN]
+CONDITIONS = (("clean", [CLEAN]), ("corruptions", CORRUPTED))
 
 
 def all_seeds(names: dict[str, str]) -> dict[str, Results]:
@@ -82,7 +78,7 @@ def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[s
 def paired_rows(results: dict[str, Results]) -> Iterator[list[str]]:
     """How many points each model has more than another, on the same pictures."""
     for label, other in pairs_of(results):
-        found = {(each.benchmark, each.condition): each for each in differences(results[other], results[label])}
+        found = {(each.benchmark, each.condition.key): each for each in differences(results[other], results[label])}
         pairs = [found.get((benchmark, condition)) for benchmark, _, condition in ACCURACIES.values()]
         yield [label, other, *("" if each is None else points(each.value, each.low, each.high) for each in pairs)]
 
@@ -115,7 +111,10 @@ def kinds_rows(results: dict[str, Results]) -> Iterator[list[str]]:
             label,
             *(
                 with_interval(*bootstrap(100 - 100 * errors[:, members].mean(1)))
-                for members in ([PUBLISHED.index(name) for name in names] for names in KINDS.values())
+                for members in (
+                    [number for number, name in enumerate(PUBLISHED) if CORRUPTIONS[name].group == kind]
+                    for kind in KINDS
+                )
             ),
         ]
 
@@ -134,7 +133,7 @@ def solving_rows(names: dict[str, str], data: str, folder: Path) -> Iterator[lis
                 attention,
                 told + ("" if as_trained else ", as trained"),
                 show(result.value("clean", "accuracy", "clean")),
-                *(beside(as_trained, result, key) for key in CORRUPTED),
+                *(beside(as_trained, result, condition) for condition in CORRUPTED),
                 show(result.value("corruptions", "accuracy", "all")),
                 *(points(*gained(as_trained, result, *each)) if as_trained else "" for each in CONDITIONS),
             ]
@@ -151,15 +150,18 @@ def ways_of(subject: Subject) -> list[dict]:
     return [*ways, {"solver": "fista", "steps": 50}, {"adapt": 0.5}, {"adapt": 1.0}]
 
 
-def beside(first: Results | None, second: Results, key: str) -> str:
+def beside(first: Results | None, second: Results, condition: Condition) -> str:
     """Accuracy of the second under one corruption, bold if it is not that of the first."""
-    text = f"{100 * np.mean(second.outcomes['corruptions'][key].right):.1f}"
-    return bold(text, *gained(first, second, "corruptions", [key])[1:]) if first else text
+    text = f"{100 * np.mean(second.outcomes['corruptions'][condition].columns['right']):.1f}"
+    return bold(text, *gained(first, second, "corruptions", [condition])[1:]) if first else text
 
 
-def gained(first: Results, second: Results, benchmark: str, keys: list[str]) -> tuple[float, float, float]:
+def gained(first: Results, second: Results, benchmark: str, conditions: list[Condition]) -> tuple[float, float, float]:
     """Points that the second has more, in the mean over conditions of the same pictures, and their interval."""
-    right = [np.mean([result.outcomes[benchmark][key].right for key in keys], 0) for result in (first, second)]
+    right = [
+        np.mean([result.outcomes[benchmark][condition].columns["right"] for condition in conditions], 0)
+        for result in (first, second)
+    ]
     return bootstrap(100 * (right[1] - right[0]))
 
 
@@ -170,7 +172,8 @@ def solved(name: str, way: dict, data: str, folder: Path) -> Results:
         adapt(subject.classifier, usual_rest(subject, data), way["adapt"])
     else:
         set_solving(subject, **way)
-    benchmarks = [BENCHMARKS[each](data, subject, SMALL) for each in ("clean", "corruptions")]
+    chosen = {"limit": LIMIT, "corruptions": CHOSEN, "severities": (SEVERITY,)}
+    benchmarks = build(("clean", "corruptions"), data, subject, **chosen)
     output = folder / f"{name} {' '.join(f'{key} {value}' for key, value in way.items())}.json"
     with watching() as watch:
         return evaluate(subject, benchmarks, output, solving=way, partial_ok=True, watch=watch)
@@ -179,7 +182,7 @@ def solved(name: str, way: dict, data: str, folder: Path) -> Results:
 def without_rows(names: dict[str, str], data: str) -> Iterator[list[str]]:
     """Accuracy on clean pictures, and the points gained when attention adds nothing, in all blocks or in one."""
     subjects = {attention: open_subject(name) for attention, name in names.items()}
-    pictures = some(next(iter(subjects.values())), data, SMALL.limit)
+    pictures = some(next(iter(subjects.values())), data, LIMIT)
     for attention, subject in subjects.items():
         blocks, right = subject.classifier.model.blocks, recognised(subject, pictures)
         row = [attention, with_interval(*bootstrap(100 * right))]
@@ -228,7 +231,7 @@ def main() -> None:
     table(head, without_rows(names, arguments.data))
     head = ["attention", "evaluation, img/s", "training, img/s", "time: evaluation", "training", "memory of training"]
     table(head, speed_rows(names, arguments.data))
-    head = ["attention", "solved by", "clean", *SMALL.corruptions, "mean", "more than as trained: clean", "corrupted"]
+    head = ["attention", "solved by", "clean", *CHOSEN, "mean", "more than as trained: clean", "corrupted"]
     table(head, solving_rows(names, arguments.data, arguments.results))
 
 

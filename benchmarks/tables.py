@@ -1,10 +1,10 @@
 """What programs that print tables share."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
-from torchvars.data import Batch, Draw, load, open_source
-from torchvars.evaluation.benchmarks import limited
-from torchvars.evaluation.run import pictures_of
+from torchvars.data import Batch, Draw, Pictures, limited, load, open_source
+from torchvars.data.pictures import centre_pixels
 from torchvars.evaluation.subjects import Subject
 
 
@@ -18,6 +18,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def some(subject: Subject, data: str, count: int) -> Batch:
     """A few pictures that were not trained on, as a model takes them."""
+    shown = partial(centre_pixels, size=subject.size)
     source = limited(open_source(data, "val"), count)
-    (batch,) = load(pictures_of(source, subject.size), [[Draw(index, 0) for index in range(len(source))]])
+    (batch,) = load(Pictures(source, shown), [[Draw(index, 0) for index in range(len(source))]])
     return batch

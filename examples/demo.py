@@ -8,7 +8,6 @@ photograph after each recurrent step, clean and corrupted; and the same for all 
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,38 +17,25 @@ from torch import Tensor
 import torchvars
 from torchvars.cli.memory import keep_freed_memory
 from torchvars.data.pictures import centre_pixels
-from torchvars.evaluation.benchmarks import BENCHMARKS, Options
-from torchvars.evaluation.compare import print_table
-from torchvars.evaluation.corruptions import corrupt
-from torchvars.evaluation.results import Results
-from torchvars.evaluation.run import evaluate
-from torchvars.evaluation.subjects import open_subject
-from torchvars.evaluation.watch import watching
+from torchvars.evaluation import Results, corrupt, open_subject, print_table
 from torchvars.figures.attention import draw_models, draw_steps
 from torchvars.figures.robustness import draw_attacks, draw_corruptions
 from torchvars.models.registry import trained
 
 PICTURES = Path(__file__).parent / "pictures"
 CORRUPTIONS = ("gaussian_noise", "motion_blur", "fog", "contrast", "jpeg_compression")
-CHOSEN = {  # of each benchmark, and at most how many pictures: attacks take longest
-    "clean": (Options(), 300),
-    "corruptions": (Options(corruptions=CORRUPTIONS, severities=(1, 4)), 300),
-    "pgd": (Options(radii=(1 / 255, 2 / 255), attack_steps=(5,)), 100),
-}
 
 
 def try_out(name: str, folder: Path, limit: int) -> Results:
-    """One model on at most so many of the pictures."""
-    subject, data = open_subject(name), str(PICTURES / "cifar10_test_300.tar")
-    benchmarks = [
-        BENCHMARKS[each](data, subject, replace(options, limit=min(limit, most)))
-        for each, (options, most) in CHOSEN.items()
-    ]
-    output = folder / f"{name}.json"
+    """One model on at most so many of the pictures, and on fewer of them where it is attacked, which takes longest."""
+    data, output = PICTURES / "cifar10_test_300.tar", folder / f"{name}.json"
     output.unlink(missing_ok=True)
     print(name)
-    with watching() as watch:
-        return evaluate(subject, benchmarks, output, partial_ok=True, workers=0, batch=100, watch=watch)
+    how = {"output": output, "partial": True, "batch": 100}
+    shown = {"limit": min(limit, 300), "corruptions": CORRUPTIONS, "severities": (1, 4)}
+    torchvars.evaluate(name, "clean,corruptions", data, **shown, **how)
+    attacked = {"limit": min(limit, 100), "radii": (1 / 255, 2 / 255), "attack_steps": (5,)}
+    return torchvars.evaluate(name, "pgd", data, **attacked, **how)
 
 
 def photograph(name: str, size: int) -> Tensor:

@@ -51,7 +51,7 @@ def test_reconstruct_writes_its_picture(tmp_path, monkeypatch, capsys):
 
 def test_demo_compares_every_model_and_draws(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "new/demo"
-    monkeypatch.setattr(sys, "argv", ["demo.py", "--output", str(folder), "--limit", "20"])
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--output", str(folder), "--limit", "10"])
     runpy.run_path(str(ROOT / "examples/demo.py"), run_name="__main__")
     printed = capsys.readouterr().out
     names = trained("rvt_micro", "cifar10").values()
@@ -59,7 +59,7 @@ def test_demo_compares_every_model_and_draws(tmp_path, monkeypatch, capsys):
     for name in names:
         results = Results.read(folder / f"{name}.json")
         clean, attacked = results.value("clean", "accuracy", "clean"), results.value("pgd", "accuracy", PGD)
-        assert clean.images == 20
+        assert clean.images == 10
         assert clean.value >= 60  # 80 and more of all pictures
         assert attacked.value < clean.value
         assert name in printed

@@ -9,18 +9,22 @@ __version__ = "0.1.0"
 
 # Public names, and the room where each lives.
 _ROOMS = {
+    "evaluate": "evaluation",
     "inspect": "attention",
-    **dict.fromkeys(["Classifier", "convert", "create", "load_released", "restore", "set_share"], "models"),
+    **dict.fromkeys(["Classifier", "convert", "create", "load_released", "match", "restore", "set_share"], "models"),
 }
-_SUBPACKAGES = ("attention", "models", "sparse")
+_SUBPACKAGES = ("attention", "evaluation", "models", "sparse")
 
 __all__ = [
     "Classifier",
     "attention",
     "convert",
     "create",
+    "evaluate",
+    "evaluation",
     "inspect",
     "load_released",
+    "match",
     "models",
     "restore",
     "set_share",

@@ -1,6 +1,6 @@
 """Pictures of which one half is bright, whatever is done to them, and a model that sees which half it is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 import torchvars
-from torchvars.evaluation import run
-from torchvars.evaluation.results import key_of
+from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark
+from torchvars.evaluation.run import Evaluation
 from torchvars.evaluation.subjects import Subject, digest_weights
 
 SIZE = 32
@@ -102,11 +102,17 @@ def save_weights(folder: Path, attention: str = "vars_d", classes: Sequence[str]
 
 def counted(monkeypatch) -> list[str]:
     """Conditions as they are tried from now on."""
-    keys, answer = [], run.answer
+    keys, tried = [], Evaluation.tried
 
-    def counting(judge, condition, *rest):
-        keys.append(key_of(condition.name, condition.severity))
-        return answer(judge, condition, *rest)
+    def counting(self, benchmark, judge, showing, tally):
+        keys.append(showing.condition.key)
+        return tried(self, benchmark, judge, showing, tally)
 
-    monkeypatch.setattr(run, "answer", counting)
+    monkeypatch.setattr(Evaluation, "tried", counting)
     return keys
+
+
+def build(name: str, path: str, model: Subject, options: Mapping) -> Benchmark:
+    """A benchmark that takes of the options what it knows."""
+    known = {word: value for word, value in options.items() if word in BENCHMARKS[name].takes()}
+    return BENCHMARKS[name](path, model, **known)

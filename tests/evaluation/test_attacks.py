@@ -15,22 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from torchvars.evaluation import attacks
 from torchvars.evaluation.attacks import (
     ATTACKS,
     FGSM,
+    NORMS,
     PGD,
     Attack,
     AutoAttack,
     Noise,
     Square,
     Transferred,
+    autoattack,
     margin,
-    masking_signs,
-    project,
-    zero_gradients,
 )
 from torchvars.evaluation.chance import generators_of
+from torchvars.evaluation.masking import masking_signs, zero_gradients
 
 SIZE, CLASSES = 8, 5
 RADIUS = {"linf": 12 / 255, "l2": 0.5}
@@ -169,7 +168,7 @@ class TestEveryAttack:
             def run_standard_evaluation(self, pictures, labels, bs):
                 return pictures.view(len(pictures), -1).view_as(pictures)
 
-        monkeypatch.setattr(attacks, "find_spec", lambda name: name)
+        monkeypatch.setattr(autoattack, "find_spec", lambda name: name)
         monkeypatch.setitem(sys.modules, "autoattack", SimpleNamespace(AutoAttack=Ensemble))
         pixels = data[0][:2].contiguous(memory_format=torch.channels_last)
         assert torch.equal(make("autoattack", "linf")(trained, pixels, data[1][:2], generators(2)), pixels)
@@ -253,9 +252,9 @@ class TestProjection:
         if dark:  # where pixels - radius is next to nothing
             pixels = (radius * (1 + 1e-6 * (pixels - 0.5))).clamp(0, 1)
         pictures = pixels + far * torch.randn(4, 3, 9, 7, generator=generator, dtype=dtype)
-        result = project(pictures, pixels, radius, norm)
+        result = NORMS[norm].project(pictures, pixels, radius)
         assert inside(result, pixels, radius, norm)
-        assert torch.equal(project(result, pixels, radius, norm), result)
+        assert torch.equal(NORMS[norm].project(result, pixels, radius), result)
         if norm == "linf":
             wanted = pictures.clamp(pixels - radius, pixels + radius).clamp(0, 1)
             torch.testing.assert_close(result, wanted, rtol=0, atol=2 * torch.finfo(dtype).eps)
@@ -264,7 +263,7 @@ class TestProjection:
     def test_many_pixels(self, norm):
         """Sums over as many squares as a photograph has are where float32 errs most."""
         pixels = torch.rand(2, 3, 224, 224)
-        result = project(pixels + torch.randn_like(pixels), pixels, 1.5, norm)
+        result = NORMS[norm].project(pixels + torch.randn_like(pixels), pixels, 1.5)
         assert inside(result, pixels, 1.5, norm)
         if norm == "l2":
             assert (result - pixels).double().norm() > 1.5 * 2**0.5 * 0.99
@@ -273,7 +272,7 @@ class TestProjection:
     def test_leaves_what_is_inside(self, norm):
         pixels = torch.rand(2, 3, 4, 4)
         near = (pixels + 1e-3 * torch.randn_like(pixels)).clamp(0, 1)
-        assert torch.equal(project(near, pixels, 0.5, norm), near)
+        assert torch.equal(NORMS[norm].project(near, pixels, 0.5), near)
 
 
 class TestLinearClassifier:

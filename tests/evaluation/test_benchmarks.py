@@ -14,12 +14,14 @@ from PIL import Image
 from timm.data import ImageNetInfo
 from torch import nn
 
-from evaluation.halves import HALVES, Halves, picture, subject, write
-from torchvars.data import Source
+from evaluation.halves import HALVES, Halves, build, picture, subject, write
+from torchvars.data import Source, limited
 from torchvars.evaluation import metrics
-from torchvars.evaluation.attacks import FGSM, PGD, Square, Transferred
-from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Condition, Options, describe, limited, summarize
-from torchvars.evaluation.corruptions import EXTRA, PUBLISHED, STRENGTHS
+from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Showing
+from torchvars.evaluation.benchmarks.base import check_places
+from torchvars.evaluation.benchmarks.corruptions import Made, Published, summarize
+from torchvars.evaluation.conditions import Condition
+from torchvars.evaluation.corruptions import CORRUPTIONS, PUBLISHED, STRENGTHS
 from torchvars.evaluation.results import Outcome, Results
 from torchvars.evaluation.run import evaluate
 
@@ -102,7 +104,7 @@ LAYOUTS = {
     "autoattack": plain,
 }
 ATTACKING = ("pgd", "fgsm", "square", "autoattack")
-QUICK = Options(severities=(2, 5), queries=10, radii=(1 / 255, 8 / 255))
+QUICK = {"severities": (2, 5), "queries": 10, "radii": (1 / 255, 8 / 255)}
 every_benchmark = pytest.mark.parametrize(
     "name",
     [
@@ -114,12 +116,12 @@ every_benchmark = pytest.mark.parametrize(
 )
 
 
-def tried(name: str, folder: Path, sign: int, options: Options = QUICK) -> Results:
+def tried(name: str, folder: Path, sign: int, options: dict = QUICK) -> Results:
     path, classes = LAYOUTS[name](folder)
     model = subject(**classes, sign=sign)
     if name in ("imagenet_c", "cifar10_c"):
-        options = replace(options, severities=(1, 2, 3, 4, 5))
-    benchmark = BENCHMARKS[name](str(path), model, options)
+        options = options | dict(severities=(1, 2, 3, 4, 5))
+    benchmark = build(name, str(path), model, options)
     return evaluate(model, [benchmark], folder / "results.json", partial_ok=True, batch=5, workers=0)
 
 
@@ -131,19 +133,19 @@ def test_who_is_always_right_scores_100_and_who_is_always_wrong_0(name, tmp_path
         rows = tried(name, tmp_path / folder, sign).rows
         accuracies = [row for row in rows if row.metric == "accuracy"]
         assert {(row.value, row.low, row.high) for row in accuracies} == {(accuracy, accuracy, accuracy)}
-        classes = [row for row in accuracies if row.condition.startswith("class ")]
-        attacked = {row.condition for row in accuracies if row.condition.startswith("linf")}
+        classes = [row for row in accuracies if row.condition.subset is not None]
+        attacked = {row.label for row in accuracies if row.label.startswith("linf")}
         assert len(classes) == 4 * max(len(attacked), 1)
         assert {row.images for row in classes} == {3 if name == "cifar10_c" else 2}
         # The wrong one names the opposite half each time, so that both keep to what they say.
-        consistent = {row.condition: row.value for row in rows if row.metric == "consistency"}
-        compared = {"corruptions": {*PUBLISHED, *EXTRA, "all"}, **dict.fromkeys(ATTACKING, attacked)}.get(name, set())
+        consistent = {row.label: row.value for row in rows if row.metric == "consistency"}
+        compared = {"corruptions": {*CORRUPTIONS, "all"}, **dict.fromkeys(ATTACKING, attacked)}.get(name, set())
         assert consistent == dict.fromkeys(compared, 100)
         if name == "imagenet_c":
             assert len([row for row in rows if row.metric == "CE"]) == 15
             for row in rows:
                 if row.metric == "CE":
-                    assert row.value == pytest.approx((100 - accuracy) / ALEXNET[row.condition])
+                    assert row.value == pytest.approx((100 - accuracy) / ALEXNET[row.label])
             (mce,) = [row.value for row in rows if row.metric == "mCE"]
             assert mce == pytest.approx(np.mean([(100 - accuracy) / error for error in ALEXNET.values()]))
 
@@ -154,8 +156,8 @@ def test_who_is_always_right_scores_100_and_who_is_always_wrong_0(name, tmp_path
 def test_corruptions_are_as_strong_as_pictures_of_that_size_have_them(size, strengths, tmp_path):
     path, _ = plain(tmp_path)
     model = replace(subject(), size=size)
-    by_default = BENCHMARKS["corruptions"](str(path), model, Options())
-    asked = {each: BENCHMARKS["corruptions"](str(path), model, Options(strengths=each)) for each in STRENGTHS}
+    by_default = BENCHMARKS["corruptions"](str(path), model)
+    asked = {each: BENCHMARKS["corruptions"](str(path), model, strengths=each) for each in STRENGTHS}
     assert [each for each in STRENGTHS if asked[each].change == by_default.change] == [strengths]
 
 
@@ -165,7 +167,7 @@ def test_an_extra_corruption_is_there_as_a_whole_or_not_at_all(tmp_path):
     (path / "spatter").mkdir()
     for severity in (1, 3):
         (path / "spatter" / str(severity)).symlink_to(tmp_path / "pictures")
-    missing = BENCHMARKS["imagenet_c"](str(path), model, Options()).missing
+    missing = BENCHMARKS["imagenet_c"](str(path), model).missing
     assert [each for each in missing if not each.startswith("class ")] == ["spatter/2", "spatter/4", "spatter/5"]
 
 
@@ -173,7 +175,7 @@ def test_an_extra_corruption_is_there_as_a_whole_or_not_at_all(tmp_path):
 def test_published_pictures_are_shown_as_stored_only_if_they_are_of_that_size(name, tmp_path):
     path, classes = LAYOUTS[name](tmp_path)
     for size, said in ((32, "as stored"), (24, "shorter side to 27, centre 24 pixels, or as it is if of that size")):
-        protocol = BENCHMARKS[name](str(path), replace(subject(**classes), size=size), Options()).protocol
+        protocol = BENCHMARKS[name](str(path), replace(subject(**classes), size=size)).protocol
         assert protocol.partition(", ")[2].partition(";")[0] == said
 
 
@@ -191,20 +193,20 @@ def test_consistency_is_the_share_of_pictures_of_which_the_same_is_said_and_its_
             return torch.where(weak[:, None], logits[:, [1, 0, 2, 3]], logits)
 
     model = replace(subject(), classifier=Fickle())
-    options = replace(QUICK, corruptions=("contrast",), severities=(1, 5))
-    benchmark = BENCHMARKS["corruptions"](str(path), model, options)
+    options = QUICK | dict(corruptions=("contrast",), severities=(1, 5))
+    benchmark = build("corruptions", str(path), model, options)
     results = evaluate(model, [benchmark], tmp_path / "results.json", partial_ok=True, workers=0)
-    rows = {(row.condition, row.severity): row.value for row in results.rows if row.metric == "consistency"}
+    rows = {(row.label, row.severity): row.value for row in results.rows if row.metric == "consistency"}
     assert rows == {("contrast", 1): 100, ("contrast", 5): 50, ("contrast", None): 75, ("all", None): 75}
 
 
 def test_corruptions_and_attacks_are_conditions_beside_clean_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "RESAMPLES", 2)
     results = tried("corruptions", tmp_path, 1)
-    expected = {("clean", None), *((name, severity) for name in PUBLISHED + EXTRA for severity in (2, 5))}
-    assert {(row.condition, row.severity) for row in results.rows if row.metric == "loss"} == expected
+    expected = {("clean", None), *((name, severity) for name in CORRUPTIONS for severity in (2, 5))}
+    assert {(row.label, row.severity) for row in results.rows if row.metric == "loss"} == expected
     # Each corruption does something, and what is worse makes the model less sure.
-    losses = {(row.condition, row.severity): row.value for row in results.rows if row.metric == "loss"}
+    losses = {(row.label, row.severity): row.value for row in results.rows if row.metric == "loss"}
     assert len(set(losses.values())) == len(losses)
     for name in ("contrast", "fog"):
         assert losses["clean", None] < losses[name, 2] < losses[name, 5]
@@ -213,10 +215,10 @@ def test_corruptions_and_attacks_are_conditions_beside_clean_ones(tmp_path, monk
 @pytest.mark.parametrize("name", ["pgd", "fgsm", "square"])
 def test_larger_balls_make_a_model_less_sure(name, tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "RESAMPLES", 2)
-    options = replace(QUICK, radii=(2 / 255, 16 / 255), attack_steps=(3,), queries=10)
+    options = QUICK | dict(radii=(2 / 255, 16 / 255), attack_steps=(3,), queries=10)
     rows = [row for row in tried(name, tmp_path, 1, options).rows if row.metric == "loss"]
     effort = {"pgd": ", 3 steps", "fgsm": "", "square": ", 10 queries"}[name]
-    assert [row.condition for row in rows] == ["clean", f"linf 2/255{effort}", f"linf 16/255{effort}"]
+    assert [row.label for row in rows] == ["clean", f"linf 2/255{effort}", f"linf 16/255{effort}"]
     assert rows[0].value < rows[1].value < rows[2].value
 
 
@@ -246,13 +248,13 @@ def frost_pictures(folder: Path) -> Path:
 )
 def test_each_option_changes_the_numbers(name, changed, tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "RESAMPLES", 2)
-    options = replace(QUICK, corruptions=("gaussian_noise", "frost"), severities=(3,), radii=(0.05,), attack_steps=(1,))
+    options = QUICK | dict(corruptions=("gaussian_noise", "frost"), severities=(3,), radii=(0.05,), attack_steps=(1,))
     losses = []
     for folder, more in (("before", {}), ("after", changed)):
         (tmp_path / folder).mkdir()
         given = {key: value(tmp_path / "frost") if callable(value) else value for key, value in more.items()}
-        rows = tried(name, tmp_path / folder, 1, replace(options, **given)).rows
-        losses.append({row.condition: row.value for row in rows if row.metric == "loss"})
+        rows = tried(name, tmp_path / folder, 1, options | given).rows
+        losses.append({row.label: row.value for row in rows if row.metric == "loss"})
     assert sorted(losses[0].values()) != sorted(losses[1].values())
     if "frost" in changed:
         assert losses[0]["gaussian_noise"] == losses[1]["gaussian_noise"]
@@ -267,20 +269,14 @@ def test_cifar10_c_has_its_severities_one_after_the_other(tmp_path, monkeypatch)
         pictures[block] = pictures[block, ::-1, ::-1]  # turned round: the opposite half is bright
         np.save(path / f"{name}.npy", pictures)
     model = subject(**classes)
-    results = evaluate(
-        model, [BENCHMARKS["cifar10_c"](str(path), model, Options())], tmp_path / "results.json", workers=0
-    )
-    wrong = {(row.condition, row.severity) for row in results.rows if row.metric == "accuracy" and row.value == 0}
+    results = evaluate(model, [BENCHMARKS["cifar10_c"](str(path), model)], tmp_path / "results.json", workers=0)
+    wrong = {(row.label, row.severity) for row in results.rows if row.metric == "accuracy" and row.value == 0}
     assert wrong == {("fog", 2), ("snow", 5)}
     assert results.value("cifar10_c", "accuracy", "fog").value == pytest.approx(80)
     assert results.value("cifar10_c", "accuracy").value == pytest.approx(100 * (1 - 2 / 75))
 
 
 # Sums
-
-
-def outcome(right: np.ndarray) -> Outcome:
-    return Outcome(right, None, {})
 
 
 def with_errors(benchmark: str, errors: dict[str, float], count: int) -> list[tuple]:
@@ -291,38 +287,39 @@ def with_errors(benchmark: str, errors: dict[str, float], count: int) -> list[tu
         for severity in (5, 4, 3, 2, 1):
             wrong = min(misses, count)
             misses -= wrong
-            outcomes[f"{name} {severity}"] = outcome(np.arange(count) >= wrong)
-            conditions.append(Condition(name, severity, None))
+            conditions.append(Condition("corruption", name, severity))
+            outcomes[conditions[-1]] = Outcome({"right": np.arange(count) >= wrong}, {})
     reference = ALEXNET if benchmark == "imagenet_c" else None
-    return summarize(Benchmark(benchmark, "", "", conditions, reference=reference), outcomes)
+    showings = [Showing(condition, None) for condition in conditions]
+    return summarize(Benchmark(benchmark, "", "", showings), outcomes, reference)
 
 
 def test_alexnet_has_a_mean_corruption_error_of_100(monkeypatch, tmp_path):
     monkeypatch.setattr(metrics, "RESAMPLES", 2)
     # Of 50 000 pictures at 5 severities its errors are whole numbers.
     path, classes = imagenet_c(tmp_path)
-    published = BENCHMARKS["imagenet_c"](str(path), subject(**classes), Options())
-    assert published.reference == ALEXNET
-    rows = with_errors("imagenet_c", ALEXNET | dict.fromkeys(EXTRA, 0.5), 50_000)
-    found = {name: figure[0] for name, severity, metric, figure in rows if metric == "CE"}
+    published = BENCHMARKS["imagenet_c"](str(path), subject(**classes))
+    assert published.summarize.keywords == {"reference": ALEXNET}
+    rows = with_errors("imagenet_c", ALEXNET | dict.fromkeys(CORRUPTIONS.keys() - ALEXNET.keys(), 0.5), 50_000)
+    found = {condition.name: figure.value for condition, metric, figure in rows if metric == "CE"}
     assert found == pytest.approx(dict.fromkeys(ALEXNET, 100))  # none for the extra ones
-    assert [figure[0] for *_, metric, figure in rows if metric == "mCE"] == [pytest.approx(100)]
+    assert [figure[0] for _, metric, figure in rows if metric == "mCE"] == [pytest.approx(100)]
     perfect = with_errors("imagenet_c", dict.fromkeys(ALEXNET, 0), 100)
-    assert [figure for *_, metric, figure in perfect if metric == "mCE"] == [(0, 0, 0)]
+    assert [figure for _, metric, figure in perfect if metric == "mCE"] == [(0, 0, 0, 100)]
 
 
 def test_a_mean_corruption_error_by_hand():
     errors = {name: 0.1 * (1 + number % 5) for number, name in enumerate(ALEXNET)}
     by_hand = sum(errors[name] / ALEXNET[name] for name in ALEXNET) / 15 * 100
-    rows = with_errors("imagenet_c", errors | dict.fromkeys(EXTRA, 1.0), 40)
-    ((value, low, high),) = [figure for *_, metric, figure in rows if metric == "mCE"]
+    rows = with_errors("imagenet_c", errors | dict.fromkeys(CORRUPTIONS.keys() - ALEXNET.keys(), 1.0), 40)
+    ((value, low, high, _),) = [figure for _, metric, figure in rows if metric == "mCE"]
     assert value == pytest.approx(by_hand)
     assert low < value < high
-    ((accuracy, *_),) = [figure for name, _, metric, figure in rows if (name, metric) == ("all", "accuracy")]
+    ((accuracy, *_),) = [each.figure for each in rows if (each.condition.label, each.metric) == ("all", "accuracy")]
     assert accuracy == pytest.approx(70)
     # Without a reference there is no such thing.
     rows = with_errors("corruptions", errors, 40)
-    assert {metric for *_, metric, _ in rows} == {"accuracy"}
+    assert {each.metric for each in rows} == {"accuracy"}
 
 
 # What is missing
@@ -333,11 +330,11 @@ def test_missing_corruptions_severities_and_classes_are_listed(tmp_path):
     (path / "snow" / "3").unlink()
     (path / "fog").rename(tmp_path / "fog")
     model = subject(**classes)
-    missing = BENCHMARKS["imagenet_c"](str(path), model, Options()).missing
+    missing = BENCHMARKS["imagenet_c"](str(path), model).missing
     gone = {"snow/3", *(f"fog/{severity}" for severity in range(1, 6))}
     assert {*missing} == gone | {f"class {name}" for name in IMAGENET if name not in IN_A}
-    fewer = Options(severities=(1, 2), corruptions=("snow", "frost", "speckle_noise"))
-    benchmark = BENCHMARKS["imagenet_c"](str(path), model, fewer)
+    fewer = {"severities": (1, 2), "corruptions": ("snow", "frost", "speckle_noise")}
+    benchmark = BENCHMARKS["imagenet_c"](str(path), model, **fewer)
     assert all(name.startswith("class") for name in benchmark.missing)
     rest = {"severity 3", "severity 4", "severity 5", *(set(PUBLISHED) - {"snow", "frost"})}
     assert {*benchmark.not_asked} == rest
@@ -345,34 +342,34 @@ def test_missing_corruptions_severities_and_classes_are_listed(tmp_path):
 
 def test_what_was_not_chosen_is_told_from_what_is_missing(tmp_path):
     fewer, rest = (
-        Options(severities=(1, 2, 3), corruptions=PUBLISHED[1:]),
+        {"severities": (1, 2, 3), "corruptions": PUBLISHED[1:]},
         {"gaussian_noise", "severity 4", "severity 5"},
     )
     path, classes = cifar10_c(tmp_path)
-    benchmark = BENCHMARKS["cifar10_c"](str(path), subject(**classes), fewer)
+    benchmark = BENCHMARKS["cifar10_c"](str(path), subject(**classes), **fewer)
     assert ({*benchmark.not_asked}, benchmark.missing) == (rest, ())
     (path / "fog.npy").unlink()
-    benchmark = BENCHMARKS["cifar10_c"](str(path), subject(**classes), fewer)
+    benchmark = BENCHMARKS["cifar10_c"](str(path), subject(**classes), **fewer)
     assert ({*benchmark.not_asked}, benchmark.missing) == (rest, ("fog.npy",))
-    benchmark = BENCHMARKS["cifar10_c"](str(path), subject(**classes), Options())
+    benchmark = BENCHMARKS["cifar10_c"](str(path), subject(**classes))
     assert (benchmark.not_asked, benchmark.missing) == ((), ("fog.npy",))
     path = write(tmp_path / "plain")
-    benchmark = BENCHMARKS["corruptions"](str(path), subject(), fewer)
+    benchmark = BENCHMARKS["corruptions"](str(path), subject(), **fewer)
     assert ({*benchmark.not_asked}, benchmark.missing) == (rest, ())
     # The four extra ones are in no sum.
-    assert BENCHMARKS["corruptions"](str(path), subject(), Options(corruptions=PUBLISHED)).not_asked == ()
+    assert BENCHMARKS["corruptions"](str(path), subject(), corruptions=PUBLISHED).not_asked == ()
 
 
 def test_parts_of_imagenet_want_their_classes(tmp_path):
     for name, wnids, count in (("imagenet_a", IN_A, 200), ("imagenet_r", IN_R, 200), ("imagenet_sketch", IN_A, 1000)):
         path = write(tmp_path / name, wnids)
-        missing = BENCHMARKS[name](str(path), subject(wnids, IMAGENET), Options()).missing
+        missing = BENCHMARKS[name](str(path), subject(wnids, IMAGENET)).missing
         assert len(missing) == count - 4
         assert not set(missing) & {f"class {each}" for each in wnids}
         assert {each.removeprefix("class ") for each in missing} < set(IMAGENET)
     message = "has 1 classes that are not among the 200 of imagenet_r, such as n01558993"
     with pytest.raises(ValueError, match=message):
-        BENCHMARKS["imagenet_r"](str(tmp_path / "imagenet_a"), subject(IN_A, IMAGENET), Options())
+        BENCHMARKS["imagenet_r"](str(tmp_path / "imagenet_a"), subject(IN_A, IMAGENET))
 
 
 def test_imagenet_c_has_the_same_pictures_in_each_condition(tmp_path):
@@ -380,9 +377,9 @@ def test_imagenet_c_has_the_same_pictures_in_each_condition(tmp_path):
     (path / "snow" / "3").unlink()
     write(path / "snow" / "3", IN_A, count=3)
     with pytest.raises(ValueError, match=r"snow/3 has other pictures than the rest: 12 for 8, such as n01498041/2.png"):
-        BENCHMARKS["imagenet_c"](str(path), subject(**classes), Options())
+        BENCHMARKS["imagenet_c"](str(path), subject(**classes))
     with pytest.raises(ValueError, match=r"holds nothing of ImageNet-C: expected folders <corruption>/<severity>/<cl"):
-        BENCHMARKS["imagenet_c"](str(tmp_path / "pictures"), subject(**classes), Options())
+        BENCHMARKS["imagenet_c"](str(tmp_path / "pictures"), subject(**classes))
 
 
 def test_cifar10_c_wants_the_labels_of_five_severities(tmp_path):
@@ -397,27 +394,27 @@ def test_cifar10_c_wants_the_labels_of_five_severities(tmp_path):
     ):
         np.save(path / "labels.npy", wrong)
         with pytest.raises(ValueError, match=message):
-            BENCHMARKS["cifar10_c"](str(path), subject(**classes), Options())
+            BENCHMARKS["cifar10_c"](str(path), subject(**classes))
     (path / "labels.npy").unlink()
     with pytest.raises(ValueError, match=r"nothing of CIFAR-10-C: expected labels.npy and <corruption>.npy"):
-        BENCHMARKS["cifar10_c"](str(path), subject(**classes), Options())
+        BENCHMARKS["cifar10_c"](str(path), subject(**classes))
 
 
 def test_options_that_cannot_be_are_told_before_anything_runs(tmp_path):
     with pytest.raises(ValueError, match="no corruption named 'gausian_noise': there are gaussian_noise, shot_noise"):
-        Options(corruptions=("snow", "gausian_noise"))
+        Published(corruptions=("snow", "gausian_noise"))
     with pytest.raises(ValueError, match="severities are 1, 2, 3, 4 and 5, got 6"):
-        Options(severities=(1, 6))
+        Published(severities=(1, 6))
     with pytest.raises(FileNotFoundError, match=r"no folder of frost pictures at .*nowhere"):
-        Options(frost=tmp_path / "nowhere")
+        Made(frost=tmp_path / "nowhere")
     with pytest.raises(ValueError, match="no domain 'oil'"):
-        BENCHMARKS["pacs"](str(pacs(tmp_path)[0]), subject(PACS[:4], PACS), Options(left_out="oil"))
+        BENCHMARKS["pacs"](str(pacs(tmp_path)[0]), subject(PACS[:4], PACS), left_out="oil")
 
 
 @pytest.mark.skipif(find_spec("autoattack") is not None, reason="autoattack is installed")
 def test_a_package_that_is_not_there_is_told_of(tmp_path):
     with pytest.raises(ImportError, match="AutoAttack needs the package of its authors"):
-        BENCHMARKS["autoattack"](str(write(tmp_path)), subject(), QUICK)
+        build("autoattack", str(write(tmp_path)), subject(), QUICK)
 
 
 # What decides the numbers is in the protocol
@@ -439,20 +436,20 @@ def test_what_decides_the_numbers_is_in_the_protocol(name, changed, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "frost").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "frost" / "frost1.png")
-    before, after = (BENCHMARKS[name](path, subject(), options) for options in (QUICK, replace(QUICK, **changed)))
+    before, after = (build(name, path, subject(), options) for options in (QUICK, QUICK | changed))
     assert before.protocol != after.protocol
     assert before.change != after.change
 
 
 def test_what_is_asked_for_twice_is_done_once():
-    options = Options(corruptions=("fog", "snow", "fog"), severities=(1, 5, 1))
+    options = Made(corruptions=("fog", "snow", "fog"), severities=(1, 5, 1))
     assert (options.corruptions, options.severities) == (("fog", "snow"), (1, 5))
 
 
 def test_two_models_of_one_name_are_two_to_transfer_from(tmp_path):
     path = str(write(tmp_path))
     protocols = {
-        BENCHMARKS["pgd"](path, subject(), replace(QUICK, transfer=subject(name="other", sign=sign))).protocol
+        build("pgd", path, subject(), QUICK | dict(transfer=subject(name="other", sign=sign))).protocol
         for sign in (1, -1)
     }
     assert len(protocols) == 2
@@ -462,18 +459,18 @@ def test_attacks_are_carried_over_only_between_the_same_classes(tmp_path):
     path, other = str(write(tmp_path)), subject(classes=HALVES[::-1], name="other")
     message = r"other has 4 classes, bottom, top, right, ... and halves has 4 classes, left, right, top, ..."
     with pytest.raises(ValueError, match=re.escape(message)):
-        BENCHMARKS["pgd"](path, subject(), replace(QUICK, transfer=other))
+        build("pgd", path, subject(), QUICK | dict(transfer=other))
     with pytest.raises(ValueError, match="other has unknown classes and halves has 4 classes"):
-        BENCHMARKS["pgd"](path, subject(), replace(QUICK, transfer=replace(other, classes=None)))
+        build("pgd", path, subject(), QUICK | dict(transfer=replace(other, classes=None)))
 
 
 def test_pictures_made_against_another_model_are_shown_to_this_one(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "RESAMPLES", 2)
     path = str(write(tmp_path))
-    options = replace(QUICK, radii=(8 / 255,))
+    options = QUICK | dict(radii=(8 / 255,))
     losses = {}
     for word, transfer in (("own", None), ("opposite", subject(sign=-1, name="opposite"))):
-        benchmark = BENCHMARKS["pgd"](path, subject(), replace(options, transfer=transfer))
+        benchmark = build("pgd", path, subject(), options | dict(transfer=transfer))
         results = evaluate(subject(), [benchmark], tmp_path / f"{word}.json", workers=0)
         losses[word] = [row.value for row in results.rows if row.metric == "loss"]
     assert benchmark.name == "pgd of opposite"
@@ -482,17 +479,33 @@ def test_pictures_made_against_another_model_are_shown_to_this_one(tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("attack", "words"),
+    ("name", "options", "words"),
     [
-        (PGD(1 / 255), "linf 1/255, 5 steps"),
-        (PGD(0.5 / 255, steps=20), "linf 0.5/255, 20 steps"),
-        (FGSM(4 / 255), "linf 4/255"),
-        (Square(0.5, norm="l2", queries=30), "l2 0.5, 30 queries"),
-        (Transferred(PGD(8 / 255), None), "linf 8/255, 5 steps"),
+        ("pgd", {"radii": (1 / 255,), "attack_steps": (5,)}, "linf 1/255, 5 steps"),
+        ("pgd", {"radii": (0.5 / 255,), "attack_steps": (20,)}, "linf 0.5/255, 20 steps"),
+        ("fgsm", {"radii": (4 / 255,)}, "linf 4/255"),
+        ("square", {"radii": (0.5,), "norm": "l2", "queries": 30}, "l2 0.5, 30 queries"),
+        ("pgd", {"radii": (8 / 255,), "attack_steps": (5,), "transfer": subject()}, "linf 8/255, 5 steps"),
     ],
 )
-def test_attacks_in_words(attack, words):
-    assert describe(attack) == words
+def test_attacks_in_words(name, options, words, tmp_path):
+    clean, condition = BENCHMARKS[name](str(write(tmp_path)), subject(), **options).conditions
+    assert (clean.label, condition.label) == ("clean", words)
+    assert condition["made_against"] == ("halves" if "transfer" in options else None)
+
+
+def test_what_moves_in_a_picture_is_refused_where_targets_have_a_place(tmp_path):
+    path = str(write(tmp_path))
+    made = BENCHMARKS["corruptions"](path, subject(), corruptions=("fog", "elastic_transform"))
+    check_places(made)
+
+    class Placed(type(made.task)):
+        name, placed = "segmentation", True
+
+    with pytest.raises(ValueError, match="corruptions: elastic_transform moves what is in a picture"):
+        check_places(replace(made, task=Placed()))
+    for name, chosen in (("corruptions", {"corruptions": ("fog", "frost")}), ("pgd", {}), ("clean", {})):
+        check_places(replace(BENCHMARKS[name](path, subject(), **chosen), task=Placed()))
 
 
 # Some of the pictures

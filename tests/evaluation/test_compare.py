@@ -3,6 +3,7 @@
 import io
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from scipy import stats
 
 from torchvars.cli.main import main
 from torchvars.data import Source
-from torchvars.evaluation.benchmarks import ALEXNET, Benchmark, Condition
+from torchvars.evaluation.benchmarks import Benchmark, Showing
+from torchvars.evaluation.benchmarks.base import each_condition
+from torchvars.evaluation.benchmarks.corruptions import ALEXNET, groups_of, summarize
 from torchvars.evaluation.compare import (
     corruption_errors,
     differences,
@@ -24,12 +27,16 @@ from torchvars.evaluation.compare import (
     protocols_of,
     relative_error,
 )
+from torchvars.evaluation.conditions import CLEAN, Condition
 from torchvars.evaluation.corruptions import PUBLISHED
+from torchvars.evaluation.labels import LabelSpace
 from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
 from torchvars.evaluation.record import read_results
-from torchvars.evaluation.results import LabelSpace, Outcome, Results
+from torchvars.evaluation.results import Outcome, Results
 from torchvars.evaluation.run import rows_of, take_up
+from torchvars.evaluation.task import Figure
+from torchvars.evaluation.tasks.classification import Judge
 from torchvars.figures import robustness
 from torchvars.figures.robustness import draw_attacks, draw_corruptions
 
@@ -45,6 +52,19 @@ class Named(Source):
         raise AssertionError("nothing is opened")
 
 
+def condition_of(name: str, severity: int | None, benchmark: str = "pgd") -> Condition:
+    """What a condition is, by its words."""
+    if name == "clean":
+        return CLEAN
+    if name.startswith("l"):
+        ball, *steps = name.split(", ")
+        norm, radius = ball.split()
+        radius = float(radius.removesuffix("/255")) / (255 if norm == "linf" else 1)
+        effort = {steps[0].split()[1]: int(steps[0].split()[0])} if steps else {}
+        return Condition("attack", benchmark, parameters=tuple({"norm": norm, "radius": radius, **effort}.items()))
+    return Condition("corruption", name, severity)
+
+
 def tried(
     name: str,
     rights: dict[str, dict],
@@ -57,17 +77,23 @@ def tried(
     """Results of a model by what it recognised: benchmark -> (condition, severity) -> whether (count,)."""
     space = space or LabelSpace(classes, classes, classes, "those of the pictures")
     results, source = Results({"name": name, "size": 224, "solving": {}}), Named(count, classes)
+    judge = Judge(None, [], space, len(set(source.labels)), False)
     for benchmark, found in rights.items():
-        conditions = [Condition(*key, source) for key in found]
-        reference = ALEXNET if benchmark == "imagenet_c" else None
-        asked = Benchmark(benchmark, protocol, "somewhere", conditions, reference=reference, change=change)
-        take_up(results, asked, source, space)
-        outcomes = results.outcomes[benchmark] = {}
-        for (condition, severity), right in found.items():
-            key = condition if severity is None else f"{condition} {severity}"
-            figures = {"accuracy": bootstrap(100.0 * right), "calibration error": (12.34, None, None)}
-            outcomes[key] = Outcome(right, None, figures)
-        results.rows += rows_of(name, asked, outcomes, source, space)
+        showings = [Showing(condition_of(*key, benchmark), source) for key in found]
+        reference = partial(summarize, reference=ALEXNET) if benchmark == "imagenet_c" else summarize
+        asked = Benchmark(
+            benchmark, protocol, "somewhere", showings, change=change, summarize=reference, groups=groups_of(showings)
+        )
+        asked = asked if groups_of(showings) else replace(asked, summarize=each_condition, groups=None)
+        take_up(results, asked, judge)
+        results.outcomes[benchmark] = {}
+        for key, right in found.items():
+            figures = {
+                "accuracy": Figure(*bootstrap(100.0 * right), count),
+                "calibration error": Figure(12.34, None, None, count),
+            }
+            results.outcomes[benchmark][condition_of(*key, benchmark)] = Outcome({"right": right}, figures)
+        results.rows += rows_of(name, asked, judge, results)
     return results
 
 
@@ -89,6 +115,10 @@ def printed(show, *arguments) -> str:
     return console.file.getvalue()
 
 
+def in_words(lines: list[tuple[str, Condition, str]]) -> list[tuple[str, str, str]]:
+    return [(benchmark, condition.label, metric) for benchmark, condition, metric in lines]
+
+
 # Differences
 
 
@@ -99,7 +129,7 @@ def test_differences_are_paired_picture_by_picture():
     better[np.flatnonzero(~right)[:12]] = True  # twelve more, and none less
     key = ("clean", None)
     (found,) = differences(tried("first", {"clean": {key: right}}, 200), tried("second", {"clean": {key: better}}, 200))
-    assert found[:3] == ("clean", "clean", "accuracy")
+    assert found[:3] == ("clean", CLEAN, "accuracy")
     assert found.value == pytest.approx(6)
     assert found.p == pytest.approx(2 / 2**12)
     # The interval is that of the twelve alone, far narrower than that of either model.
@@ -114,7 +144,7 @@ def test_differences_only_on_the_same_pictures_and_conditions():
     clean, fog, snow = ("clean", None), ("fog", 1), ("snow", 1)
     first = tried("first", {"clean": {clean: first_ones(0.5)}, "corruptions": {fog: first_ones(0.5)}})
     second = tried("second", {"corruptions": {fog: first_ones(0.4), snow: first_ones(0.1)}})
-    assert [(each.benchmark, each.condition) for each in differences(first, second)] == [("corruptions", "fog 1")]
+    assert [(each.benchmark, each.condition.key) for each in differences(first, second)] == [("corruptions", "fog 1")]
     fewer = tried("third", {"corruptions": {fog: first_ones(0.5, 30)}}, 30)
     assert differences(first, fewer) == []
     told = printed(print_differences, first, fewer)
@@ -153,12 +183,11 @@ ALL_OF_1000 = LabelSpace(1000, 1000, 10, "thousand")
 def before_label_spaces(result: Results, named: int, among_present: bool = False) -> Results:
     """The same in a file that has no label spaces, where this is the last of the classes that were named."""
     for name, asked in result.asked.items():
-        del asked["label_space"]
-        asked["among_present"] = among_present
-        outcomes = result.outcomes[name]
-        for key, outcome in outcomes.items():
-            classes = np.full(len(outcome.right), named) if key == "clean" else None
-            outcomes[key] = replace(outcome, named=classes)
+        del asked["task"]["label_space"]
+        asked["task"]["among_present"] = among_present
+        clean = result.outcomes[name].get(CLEAN)
+        if clean is not None:
+            clean.columns["named"] = np.full(len(clean), named)
     return result
 
 
@@ -202,7 +231,7 @@ def test_results_that_ship_can_be_compared():
 @pytest.mark.parametrize("benchmark", ["corruptions", "imagenet_c", "cifar10_c"])
 def test_the_difference_over_all_corruptions(benchmark):
     first, second = corrupted(0.9, benchmark, "first"), corrupted(0.95, benchmark, "second")
-    found = {each.condition: each for each in differences(first, second)}
+    found = {each.condition.key: each for each in differences(first, second)}
     assert found["all"].value == pytest.approx(5)
     assert found["all"].p is None
     assert len(found) == 77
@@ -246,7 +275,7 @@ def test_relative_errors_by_hand():
 
 def test_relative_errors_need_every_corruption_and_the_same_pictures():
     baseline, lacking = corrupted(0.8), corrupted(0.8)
-    del lacking.outcomes["corruptions"]["frost 3"]
+    del lacking.outcomes["corruptions"][Condition("corruption", "frost", 3)]
     assert corruption_errors(lacking) is None
     assert relative_error(lacking, baseline) is relative_error(baseline, lacking) is None
     assert relative_error(corrupted(0.8, count=30), baseline) is None
@@ -264,7 +293,7 @@ def test_a_table_has_a_line_for_each_sum_and_a_column_for_each_model():
     first, second = corrupted(0.9, name="first"), corrupted(0.8, name="second")
     attacked = {("clean", None): first_ones(0.7), ("linf 1/255, 5 steps", None): first_ones(0.25)}
     third = tried("third", {"pgd": attacked, "clean": {("clean", None): first_ones(0.7)}})
-    assert lines_of([first, second, third]) == [
+    assert in_words(lines_of([first, second, third])) == [
         ("corruptions", "clean", "accuracy"),
         ("corruptions", "all", "accuracy"),
         ("pgd", "clean", "accuracy"),
@@ -305,7 +334,7 @@ def test_a_table_says_how_numbers_came_about():
 
 def test_extra_corruptions_stand_apart():
     rights = {(name, 1): first_ones(0.5) for name in (*PUBLISHED, "saturate")}
-    lines = lines_of([tried("tiny", {"corruptions": {("clean", None): first_ones(0.9), **rights}})])
+    lines = in_words(lines_of([tried("tiny", {"corruptions": {("clean", None): first_ones(0.9), **rights}})]))
     expected = [("corruptions", condition, "accuracy") for condition in ("clean", "saturate", "all")]
     assert lines == expected
 
@@ -390,7 +419,7 @@ def test_a_row_of_the_paper_is_known_by_what_was_built_whatever_its_file_is_call
 
 def test_the_paper_has_a_mean_corruption_error():
     results = corrupted(0.9, "imagenet_c", "rvt_tiny_vars_sd")
-    results.asked["imagenet_c"]["classes"] = 1000
+    results.asked["imagenet_c"]["task"]["classes"] = 1000
     lines = [line for line in printed(print_table, [results]).splitlines() if "58.3" in line]
     assert len(lines) == 1
     assert "mCE" in lines[0]
@@ -430,7 +459,7 @@ def test_heat_maps_show_each_model_and_each_severity(tmp_path):
     assert draw(corrupted(0.9), corrupted(0.9)).shape[1] > 1.4 * one.shape[1]
     changed = corrupted(0.9)
     changed.rows = [
-        replace(row, value=3.0) if (row.condition, row.severity, row.metric) == ("fog", 4, "accuracy") else row
+        replace(row, value=3.0) if (row.label, row.severity, row.metric) == ("fog", 4, "accuracy") else row
         for row in changed.rows
     ]
     differing = np.abs(draw(changed) - one).max(-1) > 0
@@ -442,7 +471,7 @@ def test_heat_maps_show_each_model_and_each_severity(tmp_path):
     assert 0.5 < rows.mean() / height < 0.75
     # What was not tried is left empty.
     lacking = corrupted(0.9)
-    lacking.rows = [row for row in lacking.rows if (row.condition, row.severity) != ("fog", 4)]
+    lacking.rows = [row for row in lacking.rows if (row.label, row.severity) != ("fog", 4)]
     assert (draw(lacking) != one).any()
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 from scipy import ndimage
+from torch import Tensor
 
 from torchvars.evaluation.chance import generators_of, uniform
 from torchvars.evaluation.corruptions import (
     CORRUPTIONS,
-    EXTRA,
     PUBLISHED,
     STRENGTHS,
     blur,
@@ -134,7 +134,8 @@ def test_black_and_white_stay_finite(name, value):
 
 def test_names_are_the_published_ones_in_order():
     assert len(PUBLISHED) == 15
-    assert (*PUBLISHED, *EXTRA) == tuple(CORRUPTIONS)
+    extra = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+    assert (*PUBLISHED, *extra) == tuple(CORRUPTIONS)
     assert PUBLISHED[0] == "gaussian_noise"
     assert PUBLISHED[-1] == "jpeg_compression"
     for rows in STRENGTHS.values():
@@ -603,3 +604,28 @@ def test_a_severity_is_a_number_whoever_counts():
     pixels = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     noisy = [corrupt(pixels, "gaussian_noise", severity, ["a"]) for severity in (3, np.int64(3))]
     assert torch.equal(*noisy)
+
+
+# Places
+
+
+def shift(pictures: Tensor, others: Tensor) -> Tensor:
+    """By how many pixels each of (B, H, W) is off another, where they are most alike: (B,)."""
+    size = pictures.shape[-1]
+    spectra = [torch.fft.rfft2(each - each.mean((1, 2), keepdim=True)) for each in (pictures, others)]
+    alike = torch.fft.irfft2(spectra[0] * spectra[1].conj(), s=(size, size)).flatten(1).argmax(1)
+    offsets = torch.stack([alike // size, alike % size]).float()
+    return torch.where(offsets > size // 2, offsets - size, offsets).norm(dim=0)
+
+
+@EVERY
+def test_a_corruption_says_whether_it_moves_things(name):
+    """A blob off the centre stays where it is, or does not; weather is not asked, which adds shapes of its own."""
+    if CORRUPTIONS[name].group == "weather":
+        assert not CORRUPTIONS[name].moves
+        return
+    places = torch.arange(112.0)
+    blob = torch.exp(-((places[:, None] - 34) ** 2 + (places - 39) ** 2) / 90)
+    pixels, names = (0.2 + 0.5 * blob).expand(4, 3, 112, 112), [f"{number}" for number in range(4)]
+    moved = max(float(shift(corrupt(pixels, name, each, names).mean(1), pixels.mean(1)).mean()) for each in (1, 5))
+    assert (moved > 1) == CORRUPTIONS[name].moves

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from evaluation.halves import subject
+from torchvars.evaluation.conditions import CLEAN, Condition
 from torchvars.evaluation.metrics import bootstrap, calibration_error, sign_test
-from torchvars.evaluation.results import Outcome
-from torchvars.evaluation.run import Answer, judged
+from torchvars.evaluation.tasks import Classification
 
 # Calibration
 
@@ -144,32 +144,42 @@ def test_sign_test_is_symmetric_and_that_of_scipy(first, second):
 # One condition
 
 
-def answers(named: list[int], labels: list[int], confidence: float = 0.8) -> list[Answer]:
-    return [
-        Answer(index, name == label, name, confidence, -np.log(confidence))
-        for index, (name, label) in enumerate(zip(named, labels, strict=True))
-    ]
+def columns(named: list[int], labels: list[int], confidence: float = 0.8) -> dict[str, np.ndarray]:
+    unread, named = np.array(named) < 0, np.array(named)
+    return {
+        "right": named == labels,
+        "named": named,
+        "confidence": np.where(unread, np.nan, confidence),
+        "loss": np.where(unread, np.nan, -np.log(confidence)),
+    }
 
 
 def test_consistency_is_with_what_was_said_of_clean_pictures_right_or_wrong():
-    labels = [0, 1, 2, 3, 0]
-    clean = judged(answers([0, 1, 0, 3, -1], labels), None, keep_named=True)
-    assert "consistency" not in clean.figures
-    noisy = judged(answers([0, 2, 0, 3, -1], labels), clean, keep_named=False)
+    labels, task = [0, 1, 2, 3, 0], Classification()
+    clean = columns([0, 1, 0, 3, -1], labels)
+    assert "consistency" not in task.figures(clean)
+    noisy = columns([0, 2, 0, 3, -1], labels)
+    kept = task.keep(CLEAN, clean)
     # The same of three: right, wrong, right. The last was seen neither time, which is no agreement.
-    assert noisy.figures["consistency"][0] == pytest.approx(60)
-    assert noisy.figures["accuracy"][0] == pytest.approx(40)
-    assert noisy.named is None
+    assert task.figures(noisy, kept)["consistency"].value == pytest.approx(60)
+    assert task.figures(noisy, kept)["accuracy"].value == pytest.approx(40)
+    kept = task.keep(Condition("corruption", "fog", 3), noisy)
+    assert kept.keys() == {"right"}
     # Without the classes named on clean pictures it cannot be said.
-    assert "consistency" not in judged(answers([0], [0]), Outcome(np.array([True]), None, {}), keep_named=False).figures
+    assert "consistency" not in task.figures(noisy, kept)
 
 
 def test_loss_and_calibration_are_of_the_pictures_that_were_seen():
-    found = judged(answers([0, 1, -1, -1], [0, 0, 0, 0]), None, keep_named=True).figures
-    assert found["loss"][0] == pytest.approx(-np.log(0.8))
-    assert found["calibration error"] == (pytest.approx(100 * abs(0.5 - 0.8)), None, None)
-    assert found["accuracy"][0] == 25
-    assert set(judged(answers([-1], [0]), None, keep_named=True).figures) == {"accuracy"}
+    found = Classification().figures(columns([0, 1, -1, -1], [0, 0, 0, 0]))
+    assert found["loss"].value == pytest.approx(-np.log(0.8))
+    assert found["calibration error"] == (pytest.approx(100 * abs(0.5 - 0.8)), None, None, 2)
+    assert found["accuracy"].value == 25
+    assert {name: figure.images for name, figure in found.items()} == {
+        "accuracy": 4,
+        "loss": 2,
+        "calibration error": 2,
+    }
+    assert set(Classification().figures(columns([-1], [0]))) == {"accuracy"}
 
 
 def test_a_hash_is_of_all_that_a_model_holds():

@@ -19,6 +19,7 @@ from evaluation.halves import counted, save_weights, write
 from torchvars.cli.main import main
 from torchvars.evaluation import metrics
 from torchvars.evaluation.benchmarks import BENCHMARKS
+from torchvars.evaluation.conditions import CLEAN
 from torchvars.evaluation.record import Measured, Record, Trial, check, options_of, read_results, trial_of
 from torchvars.evaluation.results import Results, Row
 from torchvars.evaluation.run import evaluate
@@ -51,7 +52,7 @@ def measured(pictures, tmp_path_factory) -> tuple[Path, Results]:
     """Weights with their record and the results that it was made of, and these."""
     folder = save_weights(tmp_path_factory.mktemp("recorded") / "tiny")
     model = open_subject(str(folder))
-    chosen = [BENCHMARKS[name](pictures, model, options_of(options)) for name, options in PROTOCOL.items()]
+    chosen = [BENCHMARKS[name](pictures, model, **options_of(name, options)) for name, options in PROTOCOL.items()]
     results = evaluate(model, chosen, folder.parent / "kept.json", partial_ok=True, workers=0)
     trials = {name: trial_of(results, name, options) for name, options in PROTOCOL.items()}
     recipe, trained = {"model": "deit_micro_vars_d", "seed": 3}, {"last": {"step": 10, "loss": 0.5}}
@@ -103,9 +104,9 @@ def test_every_figure_but_those_of_single_classes_is_claimed(measured):
     record, seen = Record.read(folder), 0
     for row in results.rows:
         claims = [
-            each for each in record.trials[row.benchmark].rows if each[:3] == (row.condition, row.severity, row.metric)
+            each for each in record.trials[row.benchmark].rows if each[:3] == (row.label, row.severity, row.metric)
         ]
-        if row.condition.startswith("class "):
+        if row.condition.subset is not None:
             assert claims == []
         else:
             assert [claims[0].value, claims[0].low, claims[0].high] == pytest.approx([row.value, row.low, row.high])
@@ -120,14 +121,14 @@ def test_every_figure_but_those_of_single_classes_is_claimed(measured):
 
 
 def found_right(results: Results) -> float:
-    return results.outcomes["clean"]["clean"].right.mean()
+    return results.outcome("clean", "clean").columns["right"].mean()
 
 
 def test_the_label_space_is_recorded_and_asked_for_again(pictures, tmp_path, capsys):
     folder = save_weights(tmp_path / "tiny", classes=("left", "right", "top", "bottom", "wall"))
     model = open_subject(str(folder))
     for space in ("present", "model"):
-        chosen = BENCHMARKS["clean"](pictures, model, options_of({"label_space": space}))
+        chosen = BENCHMARKS["clean"](pictures, model, label_space=space)
         results = evaluate(model, [chosen], folder / "results.json", workers=0)
         trial = trial_of(results, "clean", {})
         assert trial.options == ({"label_space": "present"} if space == "present" else {})
@@ -364,7 +365,7 @@ def test_where_all_or_none_were_right_one_picture_may_be_otherwise(value, found,
     """Such an interval has no width, and another machine rounds otherwise."""
     claim = Measured("clean", None, "accuracy", value, value, value)
     record = Record("", "", "", {}, {}, {"clean": Trial({}, "", "", 12, [claim])})
-    row = Row("tiny", "clean", "clean", None, "accuracy", 100 * found / 12, None, None, 12, "")
+    row = Row("tiny", "clean", CLEAN, "accuracy", 100 * found / 12, None, None, 12, "")
     (judged,) = check(record, Results({}, rows=[row]), ["clean"])
     assert judged.met is met
 
@@ -379,7 +380,7 @@ def test_every_picture_is_compared_with_what_is_recorded_of_it(weights, pictures
     """Two of them were recorded otherwise, in conditions of one benchmark."""
     record, results = Record.read(weights), read_results(str(weights))
     for condition in ("clean", "fog 4"):
-        results.outcomes["corruptions"][condition].right[3] ^= True
+        results.outcome("corruptions", condition).columns["right"][3] ^= True
     results.write(weights / "results.json")
     replace(record, results=digest(weights / "results.json")).write(weights)
     verify(weights, "--data", pictures)

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import torchvars
 from evaluation.halves import HALVES, SIZE, Halves, save_weights, write
-from torchvars.evaluation.benchmarks import BENCHMARKS, Options
+from torchvars.evaluation.benchmarks import BENCHMARKS
 from torchvars.evaluation.run import evaluate
 from torchvars.evaluation.subjects import Subject, digest_weights, open_subject, set_solving, subject_of
 from torchvars.sparse import SOLVERS, settings_of
@@ -60,7 +60,7 @@ def test_a_module_of_ones_own(tmp_path):
     plain = Halves(range(4), 4)  # knows nothing of timm or of us
     subject = subject_of("my.model", torchvars.Classifier(plain, classes=HALVES), size=SIZE)
     assert (subject.classes, subject.architecture, subject.layers) == (HALVES, None, {})
-    results = evaluate(subject, [BENCHMARKS["clean"](data, subject, Options())], tmp_path / "results.json")
+    results = evaluate(subject, [BENCHMARKS["clean"](data, subject)], tmp_path / "results.json")
     assert results.value("clean", "accuracy", "clean").value == 100
     assert results.model["name"] == "my.model"
     with pytest.raises(ValueError, match="mine, made for 224 pixels, takes no pictures of 16 x 16"):

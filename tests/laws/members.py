@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchvars.sparse import Convolution, Dense, Joint, Operator, Partition
+from torchvars.sparse import Convolution, Dense, Joint, Operator, Partition, SparseCoding
 
 CHANNELS = 3
 GRID = (4, 5)
@@ -74,3 +74,30 @@ def matrices(operator: Operator, channels: int = CHANNELS) -> Tensor:
     """The operator as one matrix for each batch entry and channel, (batch, channels, N, M), by its atoms."""
     code = torch.eye(operator.size, dtype=torch.float64)[:, None, :, None].expand(-1, 1, -1, channels)
     return operator.synthesize(code).permute(1, 3, 2, 0)
+
+
+class Explicit(Dense):
+    """An operator as its matrix, one for each batch entry and channel, with the step sizes of the operator.
+
+    Thousands of steps on it cost little. Signals and codes are `columns` of those of the operator.
+    """
+
+    def __init__(self, operator: Operator):
+        super().__init__(matrices(operator).expand(2, CHANNELS, -1, -1))
+        self.operator = operator
+
+    def find_bound(self) -> Tensor:
+        return columns(self.operator.lipschitz().expand(2, 1, CHANNELS))
+
+    def row_sums(self) -> Tensor:
+        return columns(self.operator.row_sums().expand(2, self.size, CHANNELS))
+
+
+def columns(tensor: Tensor) -> Tensor:
+    """Each channel for itself: (..., N, C) -> (..., C, N, 1)."""
+    return tensor.mT.unsqueeze(-1)
+
+
+def explicit(problem: SparseCoding) -> SparseCoding:
+    """The same problem, on the matrix of its operator."""
+    return SparseCoding(Explicit(problem.operator), columns(problem.signal), problem.strength)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laws.members import OPERATORS, random, signal
+from laws.members import OPERATORS, explicit, random, signal
 from torchvars.sparse import Dense, NeuralDynamics, SparseCoding
 
 STRENGTH = 0.5
@@ -24,7 +24,7 @@ def test_signal_neurons_rest_at_reconstruction_plus_input():
 @pytest.mark.parametrize("start", ["analysis", "zero"])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_energy_never_rises_and_ends_at_the_objective(name, start):
-    problem = SparseCoding(OPERATORS[name](), signal(), STRENGTH)
+    problem = explicit(SparseCoding(OPERATORS[name](), signal(), STRENGTH))  # its steps are those on the operator
     dynamics = NeuralDynamics(start=start)
     states = list(itertools.islice(dynamics.states(problem), 4000))
     energies = [dynamics.energy(problem, z, u) for z, u in states]

@@ -1,6 +1,7 @@
 """Every backbone with every attention, held to what timm's users do with a model."""
 
 import copy
+import math
 
 import pytest
 import timm
@@ -384,3 +385,20 @@ def test_every_model_compiles_to_one_graph(model):
     torch.compiler.reset()
     x = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"mean": (math.nan, 0, 0), "std": (1, 1, 1)}, "one finite mean and one positive deviation"),
+        ({"mean": (0, -math.inf, 0), "std": (1, 1, 1)}, "one finite mean and one positive deviation"),
+        ({"mean": (0, 0, 0), "std": (1, 1, math.nan)}, "one finite mean and one positive deviation"),
+        ({"mean": (0, 0, 0), "std": (1, 1, math.inf)}, "one finite mean and one positive deviation"),
+        ({"classes": ["cat", "dog", "cat"]}, "a name of its own: 'cat' is there twice"),
+        ({"classes": "abc"}, "classes must be a sequence of names, got 'abc'"),
+        ({"classes": [1, 2, 3]}, "classes must be a sequence of names"),
+    ],
+)
+def test_a_classifier_refuses_numbers_and_names_that_make_no_sense(given, told):
+    with pytest.raises(ValueError, match=told):
+        torchvars.Classifier(torch.nn.Identity(), **given)

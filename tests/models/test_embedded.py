@@ -144,13 +144,13 @@ def test_weights_are_fitted_to_other_channels(shipped):
 
 
 def test_a_classifier_by_name(shipped, monkeypatch):
-    monkeypatch.setattr("torchvars.models.weights.hf_hub_download", None)  # nothing is asked of the hub
+    monkeypatch.setattr("torchvars.models.sources.hf_hub_download", None)  # nothing is asked of the hub
     pixels = images().sigmoid()
     for name, pictures in ((f"{NAME}.cifar10", "cifar10"), (NAME, "imagenette")):
         classifier, known = torchvars.Classifier.from_pretrained(name), trained(pictures)
         assert classifier.classes == known.classes
         assert_same(classifier(pixels), known(pixels))
-    told = f"no folder {NAME}.flowers, nor an owner before it, as names on the hub have: .* names that have: {NAME}"
+    told = rf"'{NAME}\.flowers' is no trained model: did you mean .*expected a folder .* whose weights ship \({NAME}"
     with pytest.raises(ValueError, match=told):
         torchvars.Classifier.from_pretrained(f"{NAME}.flowers")
 
@@ -166,7 +166,7 @@ def test_a_folder_comes_before_a_name_and_an_owner_means_the_hub(shipped, tmp_pa
         asked.append((name, file, options))
         return str(shipped / f"{NAME}.cifar10" / file)
 
-    monkeypatch.setattr("torchvars.models.weights.hf_hub_download", download)
+    monkeypatch.setattr("torchvars.models.sources.hf_hub_download", download)
     classifier = torchvars.Classifier.from_pretrained(f"somebody/{NAME}", revision="old")
     assert_same(classifier(pixels), trained("cifar10")(pixels))
     files = ("config.json", "model.safetensors")

@@ -1,5 +1,7 @@
 """What is exported gives the model's logits."""
 
+import json
+import resource
 import sys
 
 import pytest
@@ -7,8 +9,12 @@ import torch
 
 import torchvars
 from torchvars.attention import ATTENTIONS
+from torchvars.attention.folded import fold
 from torchvars.cli.main import main
+from torchvars.evaluation.subjects import open_subject
+from torchvars.models.calls import by_calls
 from torchvars.models.export import export
+from torchvars.sparse import LearnedISTA
 
 # Depth one: what matters is each attention within each kind of block.
 SMALL = {
@@ -90,37 +96,149 @@ def test_command_exports_a_run_and_leaves_its_classes_alone(tmp_path, capsys):
     begin = ["export", str(tmp_path / "run"), "--format=pt2", "--output", str(tmp_path / "model.pt2")]
     with pytest.raises(SystemExit):
         main([*begin, "--num-classes=3"])
-    assert "run is trained for the classes it has: leave out --num-classes" in capsys.readouterr().err
+    assert "--num-classes is for --untrained" in capsys.readouterr().err
     main(begin)
     pixels = torch.rand(2, 3, 32, 32)
     expected = torchvars.Classifier.from_pretrained(tmp_path / "run" / "weights")(pixels)
     torch.testing.assert_close(written(tmp_path / "model.pt2")(pixels), expected)
 
 
-def test_command_exports_the_weights_that_ship(tmp_path, capsys):
-    main(["export", "rvt_micro_softmax.cifar10", "--format=pt2", "--output", str(tmp_path / "trained.pt2")])
-    assert "not trained" not in capsys.readouterr().out
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """Weights of one name, as if they came with the package."""
+    monkeypatch.setattr("torchvars.models.embedded.EMBEDDED", tmp_path / "shipped")
+    build("rvt_micro", "softmax").save_pretrained(tmp_path / "shipped" / "rvt_micro_softmax.birds")
+
+
+@pytest.mark.parametrize("word", ["rvt_micro_softmax", "rvt_micro_softmax.birds"])
+def test_a_name_means_the_trained_weights_as_everywhere(word, shipped, tmp_path, capsys):
+    main(["export", word, "--format=pt2", "--output", str(tmp_path / "model.pt2")])
+    assert "rvt_micro_softmax.birds: trained weights" in capsys.readouterr().out
     pixels = torch.rand(2, 3, 32, 32)
-    expected = torchvars.Classifier.from_pretrained("rvt_micro_softmax.cifar10")(pixels)
-    torch.testing.assert_close(torch.export.load(tmp_path / "trained.pt2").module()(pixels), expected)
+    found = written(tmp_path / "model.pt2")(pixels)
+    torch.testing.assert_close(found, torchvars.Classifier.from_pretrained(word)(pixels))
+    torch.testing.assert_close(found, open_subject(word).classifier(pixels))
 
 
-def test_command_says_that_a_model_is_not_trained_and_what_is_not_installed(tmp_path, capsys, monkeypatch):
+def test_a_name_without_weights_is_refused_and_random_ones_are_asked_for(shipped, tmp_path, capsys):
+    output = tmp_path / "model.pt2"
+    begin = ["export", "deit_micro_softmax", "--format=pt2", "--output", str(output)]
+    with pytest.raises(SystemExit) as stopped:
+        main(begin)
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert "'deit_micro_softmax' is no trained model" in told
+    assert "a name whose weights ship (rvt_micro_softmax.birds)" in told
+    assert "With random weights it is exported by --untrained" in told
+    assert not output.exists()
+    main([*begin, "--untrained", "--num-classes=3", "--img-size", "16"])
+    assert "random weights" in capsys.readouterr().out
+    assert written(output)(torch.rand(2, 3, 16, 16)).shape == (2, 3)
+
+
+def test_command_says_what_is_not_installed_before_it_begins(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(SystemExit):
-        main(["export", "rvt_micro_softmax", "--num-classes=4", "--output", str(tmp_path / "model.onnx")])
-    said = capsys.readouterr()
-    assert "rvt_micro_softmax is not trained: give a folder of weights" in said.out
-    assert 'exporting needs onnxruntime: pip install "torchvars[export]"' in said.err
+        main(["export", "rvt_micro_softmax", "--untrained", "--output", str(tmp_path / "model.onnx")])
+    told = capsys.readouterr().err
+    assert 'exporting needs onnxruntime: pip install "torchvars[export]", or pip install -e ".[export]"' in told
     assert list(tmp_path.iterdir()) == []
 
 
-def test_command_exports_a_folder_and_names_what_is_wrong(tmp_path, capsys):
-    build("rvt_micro", "vars_d").save_pretrained(tmp_path / "saved")
-    main(["export", str(tmp_path / "saved"), "--format", "pt2", "--output", str(tmp_path / "model.pt2")])
-    assert "model.pt2: logits within" in capsys.readouterr().out
-    assert (tmp_path / "model.pt2").exists()
+def test_command_exports_a_folder_in_steps_that_it_names(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    build("rvt_micro", "vars_s").save_pretrained(tmp_path / "saved")
+    main(["export", "~/saved", "--output", "~/model.onnx"])
+    printed = capsys.readouterr().out
+    assert "model.onnx: logits within" in printed
+    steps = ("trained weights", "tracing the model", "translating", "adding the solver", "comparing its logits")
+    assert sorted(steps, key=printed.index) == list(steps)
+    assert (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["rvt_tiny_varsd"], "'rvt_tiny_varsd' is no trained model"),
+        (["rvt_tiny_varsd", "--untrained"], "no model named 'rvt_tiny_varsd': did you mean rvt_tiny_vars_d"),
+        (["rvt_micro_softmax", "--untrained", "--num-classes", "-1"], "--num-classes must be at least 1, got -1"),
+        (["rvt_micro_softmax", "--untrained", "--num-classes", "0"], "--num-classes must be at least 1, got 0"),
+        (["rvt_micro_softmax.cifar10", "--img-size", "0"], "each at least 1, got 0"),
+        (["rvt_micro_softmax.cifar10", "--img-size", "1", "2", "3"], "one number or two, each at least 1, got 1 2 3"),
+        (["rvt_micro_softmax.cifar10", "--img-size", "33"], "the model takes no pictures of 33 x 33 pixels"),
+        (["rvt_micro_softmax.cifar10", "--output", "/dev/full"], "/dev/full is a device, a pipe or a socket"),
+        (["rvt_micro_softmax.cifar10", "--output", "{folder}"], "is a folder: give --output a file in it"),
+        (
+            ["rvt_micro_softmax.cifar10", "--output", "{folder}/file/x.pt2"],
+            "is a file: give --output a path in a folder",
+        ),
+        (["rvt_micro_softmax.cifar10", "--output", "/proc/x/model.pt2"], "torchvars export: "),
+    ],
+)
+def test_what_makes_no_sense_is_an_error_of_one_line(more, told, tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
     with pytest.raises(SystemExit) as stopped:
-        main(["export", "rvt_tiny_varsd"])
+        main(["export", *(each.format(folder=tmp_path) for each in more), "--format=pt2"])
     assert stopped.value.code == 2
-    assert "no model named 'rvt_tiny_varsd'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert told in said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+def test_a_full_disk_is_an_error_of_one_line_and_leaves_the_old_file(kind, tmp_path, capsys):
+    build("rvt_micro", "softmax").save_pretrained(tmp_path / "saved")
+    output = tmp_path / f"model.{kind}"
+    output.write_bytes(b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))  # no file can grow further
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            main(["export", str(tmp_path / "saved"), f"--format={kind}", "--output", str(output)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert stopped.value.code == 2
+    assert "File too large" in capsys.readouterr().err
+    assert output.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"model.{kind}", "saved"]
+
+
+def test_an_onnx_file_says_what_it_takes_and_what_its_logits_mean(tmp_path):
+    import onnx
+
+    mean, std, classes = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3), ("a", "b", "ç", "d")
+    classifier = torchvars.Classifier(build("rvt_micro", "vars_s").model, mean, std, classes).eval()
+    export(classifier, tmp_path / "model.onnx", "onnx")
+    model = onnx.load(tmp_path / "model.onnx")
+    onnx.checker.check_model(model, full_check=True)
+    for value, rest in ((model.graph.input[0], [3, 32, 32]), (model.graph.output[0], [4])):
+        first, *others = value.type.tensor_type.shape.dim
+        assert first.dim_param == "batch"
+        assert [each.dim_value for each in others] == rest
+    told = {each.key: each.value for each in model.metadata_props}
+    assert json.loads(told["classes"]) == list(classes)
+    assert (json.loads(told["mean"]), json.loads(told["std"])) == (list(mean), list(std))
+    assert (json.loads(told["size"]), json.loads(told["range"]), json.loads(told["resize"])) == ([32, 32], [0, 1], 37)
+    assert (told["interpolation"], told["crop"], told["architecture"]) == ("bicubic", "centre", "rvt_micro_vars_s")
+
+
+def test_layers_that_are_alike_are_traced_once():
+    settings = {"img_size": 32, "patch_size": 8, "num_classes": 4, "widths": (8,), "heads": (2,), "depths": (4,)}
+    model = torchvars.create("rvt_micro_vars_sd", **settings).eval()
+    model.blocks[1].attn.strength = 0.1
+    model.blocks[2].attn.solver = LearnedISTA(2)
+    images = torch.rand(2, 3, 32, 32)
+    assert len(by_calls(fold(model, images), images)) == 3  # the first and the last are alike
+
+
+def test_layers_share_what_was_traced_but_not_their_weights(tmp_path):
+    settings = {"img_size": 32, "patch_size": 8, "num_classes": 4, "widths": (8,), "heads": (2,), "depths": (2,)}
+    model = torchvars.create("rvt_micro_vars_s", **settings).eval()
+    for block, step in zip(model.blocks, (0.4, -1.0), strict=True):
+        block.attn.solver = LearnedISTA(1)
+        torch.nn.init.constant_(block.attn.solver.step, step)
+    classifier = torchvars.Classifier(model)
+    export(classifier, tmp_path / "model.onnx", "onnx")
+    pixels = torch.rand(5, 3, 32, 32)
+    torch.testing.assert_close(written(tmp_path / "model.onnx")(pixels), classifier(pixels), rtol=0, atol=1e-5)

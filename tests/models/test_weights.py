@@ -282,7 +282,7 @@ SOLVER = {"name": "ista", "steps": 3, "start": "analysis", "tolerance": None}
         ("std", [0.5, float("inf"), 0.5], "std is .*, expected a list of 3 positive numbers"),
         ("classes", "abcd", "classes is 'abcd', expected a list of names"),
         ("classes", [1, 2, 3, 4], "classes is .*, expected a list of names"),
-        ("classes", ["a", "b", "c"], "classes is .*, expected a name for each of the 4 classes of the model"),
+        ("classes", ["a", "b", "c"], "classes is .*, expected a name for each of the 4 classes it has"),
         (
             "classes",
             ["a", "b", "b", "d"],

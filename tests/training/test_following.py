@@ -17,6 +17,7 @@ from torchvars.training.augment import Mix, augment_patches
 from torchvars.training.checkpoint import Checkpoints
 from torchvars.training.folder import RunFolder
 from torchvars.training.loop import train
+from torchvars.training.objectives import Labels
 from torchvars.training.schedule import learning_rate
 from training.tiny import RECIPE, settings
 
@@ -142,7 +143,9 @@ def test_pictures_that_cannot_be_read_have_no_loss_and_are_not_recognised(accele
 
     classifier = torchvars.Classifier(Grey(), mean=(0.0,) * 3, std=(1.0,) * 3)
     source = open_source(str(tmp_path), "val")
-    metrics, problems = loop.evaluate(accelerator, classifier, source, replace(RECIPE, batch=3), 0)
+    recipe = replace(RECIPE, batch=3)
+    objective = Labels(classifier, Mix(0.0, 0.0, 0.5, 0.1, 2), None, recipe)
+    metrics, problems = loop.evaluate(accelerator, objective, source, recipe, 0)
     margins = [-(4 * 10 / 255 - 1), -(4 * 11 / 255 - 1), 4 * 201 / 255 - 1]  # of the right class over the other
     assert metrics["val_loss"] == pytest.approx(np.mean([math.log1p(math.exp(-margin)) for margin in margins]))
     assert metrics["val_accuracy"] == 3 / 4
@@ -203,8 +206,8 @@ def test_what_the_loss_is_made_of(kind, patches, accelerator):
         other = -np.log(probabilities(model, given.pixels)[np.arange(4), decided]).mean()
     right = (probabilities(model, given.pixels).argmax(-1) == given.labels.numpy()).sum()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    mix = Mix(0.0, 0.0, 0.5, 0.1, 3)
-    loss, correct = loop.learn(accelerator, model, optimizer, given, mix, teacher, recipe, 5)
+    objective = Labels(model, Mix(0.0, 0.0, 0.5, 0.1, 3), teacher, recipe)
+    loss, correct = loop.learn(accelerator, model, optimizer, given, objective, recipe, 5)
     assert loss == pytest.approx(0.8 * own + 0.2 * other, rel=1e-5)
     assert correct == right
 
@@ -214,7 +217,8 @@ def test_the_gradient_is_clipped(clip, accelerator):
     model, given = linear(1), batch()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    mix = Mix(0.0, 0.0, 0.5, 0.1, 3)
-    loop.learn(accelerator, model, optimizer, given, mix, None, replace(RECIPE, clip=clip), 0)
+    recipe = replace(RECIPE, clip=clip)
+    objective = Labels(model, Mix(0.0, 0.0, 0.5, 0.1, 3), None, recipe)
+    loop.learn(accelerator, model, optimizer, given, objective, recipe, 0)
     change = sum((old - new).square().sum() for old, new in zip(before, model.parameters(), strict=True)).sqrt().item()
     assert change == pytest.approx(0.1, rel=1e-4) if clip else change > 1

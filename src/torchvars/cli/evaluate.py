@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=names_of,
         default=("clean",),
         metavar="NAME[,NAME]",
-        help="clean, corruptions, imagenet_c, imagenet_a, imagenet_r, imagenet_sketch, cifar10_c, pacs, pgd, fgsm, "
+        help="clean, corruptions, imagenet_c, cifar10_c, imagenet_a, imagenet_r, imagenet_sketch, pacs, pgd, fgsm, "
         "square, autoattack (default: clean); torchvars list benchmarks says what they are",
     )
     parser.add_argument(
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of corruptions and attacks (default: 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of corruptions and attacks (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="use N of the pictures, always the same")
     parser.add_argument(
         "--label-space",
@@ -67,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("attacks")
     group.add_argument("--radii", type=_radii, metavar="R,R", help="such as 1/255,.5 (linf: 1, 2, 4 and 8 of 255)")
-    group.add_argument("--norm", choices=["linf", "l2"], default="linf", help="default: linf")
+    group.add_argument("--norm", choices=["linf", "l2"], help="default: linf")
     group.add_argument("--attack-steps", type=_numbers, metavar="N,N", help="of pgd (default: 5,20)")
     group.add_argument("--queries", type=int, metavar="N", help="of square (default: 200)")
     group.add_argument(
@@ -96,23 +96,20 @@ def run(arguments: argparse.Namespace) -> None:
     keep_freed_memory()
     try:
         from ..data.sources import absolute
-        from ..evaluation.adaptive import adapt
+        from ..evaluation.adaptive import adapt, usual_rest
         from ..evaluation.attacks import ATTACKS
-        from ..evaluation.benchmarks import BENCHMARKS, Options
+        from ..evaluation.benchmarks import build, check_names
         from ..evaluation.compare import print_table
-        from ..evaluation.processes import is_first
         from ..evaluation.results import say_kept
-        from ..evaluation.run import evaluate, usual_rest
+        from ..evaluation.run import evaluate
         from ..evaluation.subjects import open_subject, set_solving
         from ..evaluation.watch import watching
+        from ..scoring import is_first
     except ModuleNotFoundError as error:
         raise missing_extra(error, "eval", "evaluation") from error
 
     names = arguments.benchmark
-    if not names:
-        raise ValueError(f"--benchmark names none: there are {', '.join(BENCHMARKS)}")
-    if strange := [name for name in names if name not in BENCHMARKS]:
-        raise ValueError(f"no benchmark named {strange[0]!r}: there are {', '.join(BENCHMARKS)}")
+    check_names(names)
     if arguments.transfer_from is not None and not set(names) & set(ATTACKS):
         raise ValueError(
             f"--transfer-from is for {', '.join(ATTACKS)}: none of them is in --benchmark {','.join(names)}"
@@ -133,6 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
         adapt(subject.classifier, usual_rest(subject, usual_data), arguments.adapt)
         solving |= {"adapt": arguments.adapt, "adapt_data": absolute(usual_data)}
     given = {
+        "seed": arguments.seed,
         "corruptions": arguments.corruptions,
         "severities": arguments.severities,
         "strengths": arguments.strengths,
@@ -146,9 +144,10 @@ def run(arguments: argparse.Namespace) -> None:
         "label_space": arguments.label_space,
         "transfer": None if arguments.transfer_from is None else open_subject(arguments.transfer_from, subject.size),
     }
-    options = Options(seed=arguments.seed, **{name: each for name, each in given.items() if each is not None})
     try:
-        benchmarks = [BENCHMARKS[name](arguments.data, subject, options) for name in names]
+        benchmarks = build(
+            names, arguments.data, subject, **{name: each for name, each in given.items() if each is not None}
+        )
     except ImportError as error:  # of AutoAttack, which says how to get it
         raise ValueError(str(error)) from error
     with stoppable(lambda: say_kept(arguments.output) if is_first() else ""), watching() as watch:

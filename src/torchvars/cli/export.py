@@ -1,4 +1,4 @@
-"""Writes a model for another runtime, runs what it wrote, and prints how far its logits are from the model's.
+"""Writes a trained model for another runtime, runs what it wrote, and prints how far its logits are from the model's.
 
 The file takes pixels in [0, 1], any number of pictures of one size at a time, and returns logits.
 """
@@ -6,44 +6,68 @@ The file takes pixels in [0, 1], any number of pictures of one size at a time, a
 import argparse
 from pathlib import Path
 
+from .extras import missing_extra
+from .paths import MODEL_WORDS, check_output, model_of, path_of
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        help="a name of torchvars list weights or torchvars list models, or a folder of weights or of a run",
-    )
+    parser.add_argument("model", type=model_of, help=MODEL_WORDS)
     parser.add_argument("--format", choices=["onnx", "pt2"], default="onnx", help="default: onnx")
-    parser.add_argument("--output", type=Path, help="file to write (default: output/NAME.FORMAT)")
-    parser.add_argument("--img-size", type=int, nargs="+", metavar="PIXELS", help="one number, or height and width")
-    parser.add_argument("--num-classes", type=int, help="of a model by name")
     parser.add_argument(
-        "--pretrained", action="store_true", help="the weights that ship, also by the name of the model alone"
+        "--output", type=path_of, metavar="FILE", help="file to write (default: output/NAME.FORMAT); it is replaced"
     )
+    parser.add_argument("--img-size", type=int, nargs="+", metavar="PIXELS", help="one number, or height and width")
+    weights = parser.add_mutually_exclusive_group()
+    weights.add_argument(
+        "--untrained",
+        action="store_true",
+        help="random weights: MODEL is a name of torchvars list models, or timm:NAME",
+    )
+    weights.add_argument("--pretrained", action="store_true", help=argparse.SUPPRESS)  # what a name means by itself
+    parser.add_argument("--num-classes", type=int, metavar="N", help="number of classes, with --untrained")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from ..models import Classifier, create
-    from ..models.export import export
-    from ..models.peers import open_classifier
+    size, count = arguments.img_size, arguments.num_classes
+    if size is not None and (len(size) > 2 or min(size) < 1):
+        raise ValueError(f"--img-size takes one number or two, each at least 1, got {' '.join(map(str, size))}")
+    if count is not None and not arguments.untrained:
+        raise ValueError("--num-classes is for --untrained: trained weights have the classes that they have")
+    if count is not None and count < 1:
+        raise ValueError(f"--num-classes must be at least 1, got {count}")
+    if arguments.output is not None:
+        check_output(arguments.output)
 
-    # With what it was trained on, the weights are meant.
-    trained = arguments.pretrained or "." in arguments.model or Path(arguments.model).is_dir()
-    if trained:
-        if arguments.num_classes is not None:
-            raise ValueError(f"{arguments.model} is trained for the classes it has: leave out --num-classes")
-        name, classifier = open_classifier(arguments.model)
-    else:
-        options = {} if arguments.num_classes is None else {"num_classes": arguments.num_classes}
-        name, classifier = arguments.model, Classifier(create(arguments.model, **options))
-        print(f"{name} is not trained: give a folder of weights, or a name of torchvars list weights")
-    output = arguments.output or Path("output") / f"{name}.{arguments.format}"
-    size = arguments.img_size
-    if size is not None:
-        if len(size) > 2:
-            raise ValueError(f"--img-size takes one number or two, got {len(size)}")
-        size = size[0] if len(size) == 1 else tuple(size)
+    from ..models import MODELS
+    from ..models.export import check_runtime, export
+    from ..models.sources import open_classifier
+
     try:
-        difference = export(classifier, output, arguments.format, size)
+        check_runtime(arguments.format)
     except ModuleNotFoundError as error:
-        raise ValueError(f'exporting needs {error.name}: pip install "torchvars[export]"') from error
+        raise missing_extra(error, "export", "exporting") from error
+    if arguments.untrained:
+        name, classifier = new(arguments.model, count)
+        print(f"{name}: random weights, as --untrained asks for")
+    else:
+        try:
+            name, classifier = open_classifier(arguments.model)
+        except ValueError as error:
+            if arguments.model not in MODELS:
+                raise
+            raise ValueError(f"{error}. With random weights it is exported by --untrained") from error
+        print(f"{name}: trained weights")
+    output = arguments.output or Path("output") / f"{name.replace(':', '_')}.{arguments.format}"
+    check_output(output)
+    size = None if size is None else size[0] if len(size) == 1 else tuple(size)
+    difference = export(classifier, output, arguments.format, size, say=lambda step: print(step, flush=True))
     print(f"{output}: logits within {difference:.1e} of the model's")
+
+
+def new(name: str, num_classes: int | None):
+    """A name, and a classifier of it with random weights."""
+    from ..models import Classifier
+    from ..models.origin import build
+
+    options = {} if num_classes is None else {"num_classes": num_classes}
+    return name, Classifier(build({"name": name, "options": options})).eval()

@@ -7,15 +7,18 @@ import sys
 from importlib import import_module
 
 from .. import __version__
+from .threads import wait_without_spinning
 
 # Command: its one line of help. Each lives in a module of its name, with `configure(parser)` and `run(arguments)`; one
 # that has TAKES_MORE gets what the parser does not know as a second argument, a call for help included.
 COMMANDS = {
     "benchmark": "time and memory of attentions and models, side by side",
     "compare": "results of several models side by side",
+    "convert": "replace the attention of a trained model",
     "evaluate": "how robust a model is",
     "export": "write a model for another runtime",
     "list": "the names that can be built",
+    "predict": "what is in pictures: top classes with their confidence",
     "train": "train a model, or go on with a run",
     "verify": "evaluate weights that ship once more, against what is claimed",
 }
@@ -26,6 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names of files may have bytes that are no characters
+    wait_without_spinning()
     try:
         try:
             dispatch(arguments)

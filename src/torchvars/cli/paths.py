@@ -1,7 +1,13 @@
 """Words of the command line that stand for places, with ~ for the home folder wherever a path may begin."""
 
+import os
 from os.path import expanduser
 from pathlib import Path
+
+MODEL_WORDS = (
+    "a name whose weights ship (torchvars list weights), a folder of weights or of a run, a checkpoint of the authors "
+    "(.pth), timm:NAME, timm:NAME:FILE with weights from a file, or OWNER/NAME on the Hugging Face hub"
+)
 
 
 def path_of(text: str) -> Path:
@@ -26,3 +32,17 @@ def model_of(text: str) -> str:
 def names_of(text: str) -> tuple[str, ...]:
     """Names between commas, each once."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def check_output(path: Path) -> None:
+    """A ValueError, or what the system says, if no file could be written there; before the work, not after it."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give --output a file in it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a device, a pipe or a socket: give --output a file, which is written as a whole")
+    folder = next(each for each in path.absolute().parents if each.exists())
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file: give --output a path in a folder")
+    for place in (folder, *([path] if path.exists() else [])):
+        if not os.access(place, os.W_OK):
+            raise PermissionError(f"{place} cannot be written to: give --output another place")

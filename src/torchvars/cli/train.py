@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
 
 def go(recipe, settings, resume: bool) -> None:
     """Trains, draws the curves, and says how to go on; the status after a signal is that of shells."""
-    from ..evaluation.processes import is_first
     from ..models.unfinished import resuming
+    from ..scoring import is_first
     from ..training.folder import RunFolder
     from ..training.loop import train
 
@@ -76,7 +76,8 @@ def go(recipe, settings, resume: bool) -> None:
         hint = [f"resume with {resuming(run)}"] if RunFolder(run).exists() else []
         raise KeyboardInterrupt(*hint) from None
     if is_first():
-        draw(run)
+        if recipe.conversion is None:  # a stage of a conversion has other metrics
+            draw(run)
         if told is None:
             print(f"weights: {run / 'weights'}\nevaluate them with: {evaluating(recipe, settings)}")
     if told is not None:

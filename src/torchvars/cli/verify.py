@@ -34,12 +34,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     keep_freed_memory()
     try:
-        from ..evaluation.processes import is_first
         from ..evaluation.record import RESULTS, Record, answers_alike, benchmarks_of, check
         from ..evaluation.results import Results, say_kept
         from ..evaluation.run import evaluate
         from ..evaluation.subjects import open_subject
         from ..evaluation.watch import watching
+        from ..scoring import is_first
     except ModuleNotFoundError as error:
         raise missing_extra(error, "eval", "verifying") from error
     from ..models.embedded import find_embedded

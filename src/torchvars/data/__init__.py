@@ -1,24 +1,32 @@
 """Labelled pictures: where they are stored, in which order they come, and how they become tensors."""
 
 from .order import Draw, Order, derive_seed
-from .parts import Part, held_out_tenth, leave_out
-from .pictures import Batch, Pictures, Sample, check_workers, load, most_workers
+from .parts import Part, held_out_tenth, leave_out, limited
+from .pictures import Batch, Pictures, Sample, Shown, check_workers, load, most_workers
 from .sources import Source, absolute, open_source
+from .targets import Mask, Points, Target
+from .unlabelled import open_unlabelled
 
 __all__ = [
     "Batch",
     "Draw",
+    "Mask",
     "Order",
     "Part",
     "Pictures",
+    "Points",
     "Sample",
+    "Shown",
     "Source",
+    "Target",
     "absolute",
     "check_workers",
     "derive_seed",
     "held_out_tenth",
     "leave_out",
+    "limited",
     "load",
     "most_workers",
     "open_source",
+    "open_unlabelled",
 ]

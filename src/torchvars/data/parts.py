@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 
 from .order import derive_seed
 from .sources import Source
+from .targets import Target
 
 
 class Part(Source):
@@ -18,7 +19,7 @@ class Part(Source):
     def __init__(
         self, source: Source, name: str, keep: Callable[[str], bool], class_of: Callable[[str], str] | None = None
     ):
-        self.source = source
+        self.source, self.renamed = source, class_of is not None
         self.indices = [index for index, identity in enumerate(source.identities) if keep(identity)]
         identities = [source.identities[index] for index in self.indices]
         if not identities:
@@ -30,6 +31,13 @@ class Part(Source):
             labels = [classes.index(class_of(identity)) for identity in identities]
         super().__init__(name, identities, classes, labels)
 
+    def target(self, index: int) -> Target:
+        target = self.source.target(self.indices[index])
+        return int(self.labels[index]) if isinstance(target, int) else target
+
+    def origin(self, index: int) -> tuple[Source, int]:
+        return (self, index) if self.renamed else self.source.origin(self.indices[index])
+
     def read(self, index: int) -> bytes:
         return self.source.read(self.indices[index])
 
@@ -37,6 +45,16 @@ class Part(Source):
 def held_out_tenth(source: Source, split: str) -> Part:
     """Nine tenths of a source to train on, or the tenth that is held out ("val"): always the same pictures."""
     return Part(source, f"{split} part of {source.name}", lambda identity: _is_held_out(identity) == (split == "val"))
+
+
+def limited(source: Source, limit: int | None) -> Source:
+    """So many pictures of a source, drawn by their names: always the same, whatever else is there."""
+    if limit is None or limit >= len(source):
+        return source
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    chosen = set(sorted(source.identities, key=lambda identity: derive_seed("limited", identity))[:limit])
+    return Part(source, f"{limit} pictures of {source.name}", chosen.__contains__)
 
 
 def leave_out(source: Source, domain: str, split: str) -> Part:

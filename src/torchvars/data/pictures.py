@@ -4,7 +4,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +14,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..models.geometry import Geometry, centred
+from ..models.pixels import centre, centre_pixels, to_pixels  # noqa: F401 (they were here, and are asked for here)
 from .order import Draw
 from .sources import Source
+from .targets import Target
 
 # What Pillow raises of broken files; a header that is garbage may promise a picture of any size.
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
@@ -23,8 +27,8 @@ UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 class Sample(NamedTuple):
     """One picture."""
 
-    pixels: Tensor  # (3, H, W) in [0, 1]
-    label: int
+    pixels: Tensor  # (3, H, W) in [0, 1], or as the transform makes them
+    target: Target
     identity: str  # of the picture drawn, also if another had to take its place
     problem: str  # why the picture drawn could not be read; empty if it could
 
@@ -32,10 +36,15 @@ class Sample(NamedTuple):
 class Batch(NamedTuple):
     """Pictures of one step."""
 
-    pixels: Tensor  # (B, 3, H, W) in [0, 1]
-    labels: Tensor  # (B,)
+    pixels: Tensor  # (B, 3, H, W) in [0, 1], or as the transform makes them
+    targets: Sequence[Target]
     identities: list[str]
     problems: dict[str, str]  # identity -> why it could not be read
+
+    @property
+    def labels(self) -> Tensor:
+        """The classes (B,) of pictures that have one."""
+        return torch.as_tensor(self.targets)
 
 
 class Pictures(Dataset):
@@ -46,7 +55,8 @@ class Pictures(Dataset):
 
     Args:
         source: where they come from.
-        transform: PIL image in RGB -> pixels (3, H, W) in [0, 1].
+        transform: PIL image in RGB -> pixels (3, H, W) in [0, 1]. Where targets have a place in the picture it is a
+            `Shown`, whose geometry acts on them too.
     """
 
     def __init__(self, source: Source, transform: Callable[[Image.Image], Tensor]):
@@ -59,7 +69,13 @@ class Pictures(Dataset):
         index, image, problem = self.readable(draw.index)
         with seeded(draw.seed):
             pixels = self.transform(image)
-        return Sample(pixels, self.source.labels[index], self.source.identities[draw.index], problem)
+        target = self.source.target(index)
+        if not isinstance(target, int):
+            try:
+                target = target.moved(self.transform.geometry(*image.size))
+            except ValueError as error:
+                raise ValueError(f"{self.source.identities[index]} of {self.source.name}: {error}") from error
+        return Sample(pixels, target, self.source.identities[draw.index], problem)
 
     def readable(self, first: int = 0) -> tuple[int, Image.Image, str]:
         """The first picture from there on that can be read: its index, itself, and why the one asked for could not.
@@ -95,36 +111,24 @@ class seeded:
         torch.set_rng_state(self.before[2])
 
 
-def centre(image: Image.Image, size: int) -> Image.Image:
-    """The clean protocol: the shorter side to 256 / 224 of the size, bicubic, and the middle of it.
+@dataclass(frozen=True)
+class Shown:
+    """How a model is shown stored pictures when it is judged: an image -> (3, size, size) of 8 bit, by `centred`."""
 
-    A picture that has the size is left as it is.
-    """
-    if image.size == (size, size):
-        return image
-    shorter = round(size * 256 / 224)
-    longer = shorter * max(image.size) // min(image.size)
-    image = image.resize(
-        (shorter, longer) if image.width < image.height else (longer, shorter), Image.Resampling.BICUBIC
-    )
-    left, top = (round((side - size) / 2) for side in image.size)
-    return image.crop((left, top, left + size, top + size))
+    size: int
 
+    def geometry(self, width: int, height: int) -> Geometry:
+        """Where the pixels of a picture of that size go."""
+        return centred(width, height, self.size)
 
-def to_pixels(image: Image.Image) -> Tensor:
-    """An image in RGB -> (3, H, W) in [0, 1]."""
-    return torch.from_numpy(np.array(image)).movedim(-1, 0).float() / 255
-
-
-def centre_pixels(image: Image.Image, size: int) -> Tensor:
-    """What a model is judged by: `centre` of an image -> (3, size, size) in [0, 1]."""
-    return to_pixels(centre(image, size))
+    def __call__(self, image: Image.Image) -> Tensor:
+        return torch.from_numpy(np.array(self.geometry(*image.size).image(image))).movedim(-1, 0)
 
 
 def collate(samples: list[Sample]) -> Batch:
     return Batch(
         torch.stack([sample.pixels for sample in samples]),
-        torch.tensor([sample.label for sample in samples]),
+        [sample.target for sample in samples],
         [sample.identity for sample in samples],
         {sample.identity: sample.problem for sample in samples if sample.problem},
     )

@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-import numpy as np
 from PIL import Image, UnidentifiedImageError
+
+from ..models.pixels import to_rgb
+from .targets import Target
 
 EXTENSIONS = {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "eval", "test")}
@@ -43,30 +45,30 @@ class Source(ABC):
         """The folders, tars or shards in which the pictures lie: two sources with one in common share pictures."""
         return {self.name}
 
+    def target(self, index: int) -> Target:
+        """What is right of one picture: its class, unless a source has something else."""
+        return int(self.labels[index])
+
+    def origin(self, index: int) -> tuple["Source", int]:
+        """The source that has this very picture and target, and its index there: a part has none of its own."""
+        return self, index
+
     @abstractmethod
     def read(self, index: int) -> bytes:
         """The file of one picture."""
 
     def open(self, index: int) -> Image.Image:
         """One picture, in RGB."""
-        content = self.read(index)
-        try:
-            with Image.open(io.BytesIO(content)) as image:
-                return to_rgb(image)
-        except UnidentifiedImageError as error:  # whose own words name a place in memory
-            raise UnidentifiedImageError(f"its {len(content)} bytes are no picture") from error
+        return decode(self.read(index))
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """A picture of any mode as 8 bit of red, green and blue; a ValueError if it is not known what its numbers mean."""
-    if image.mode.startswith("I"):  # 16 bit, of which Pillow would keep what is below 256
-        numbers = np.asarray(image)
-        if numbers.min() < 0 or numbers.max() > 65535:
-            raise ValueError(f"its pixels are from {numbers.min()} to {numbers.max()}: expected 8 or 16 bit")
-        image = Image.fromarray((numbers >> 8).astype(np.uint8))
-    if image.mode == "F":
-        raise ValueError("its pixels are floating numbers of unknown range: expected 8 or 16 bit")
-    return image.convert("RGB")
+def decode(content: bytes) -> Image.Image:
+    """The bytes of a file as a picture in RGB."""
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return to_rgb(image)
+    except UnidentifiedImageError as error:  # whose own words name a place in memory
+        raise UnidentifiedImageError(f"its {len(content)} bytes are no picture") from error
 
 
 class Folder(Source):
@@ -74,14 +76,13 @@ class Folder(Source):
 
     def __init__(self, folder: Path):
         self.folder = folder
-        found = _Found(folder)
+        found = Found(folder)
         _check(folder, found.pictures, sorted(path.name for path in folder.iterdir()))
         paths = by_identity(str(folder), {path: path for path in found.pictures})
         self.paths = {identity: path for identity, path in paths.items() if identity != path}
         super().__init__(str(folder), *_classes_by_folder(list(paths)))
         _check_classes(str(folder), {printable(name) for name in found.folders}, self.classes)
-        tell_of(str(folder), "are neither pictures nor links to any (pipes, sockets or devices)", found.strange)
-        tell_of(str(folder), "lead back to a folder around them", found.loops)
+        _told(folder, found)
 
     def stores(self) -> set[str]:
         return {str((self.folder / name).resolve()) for name in self.classes}
@@ -91,7 +92,7 @@ class Folder(Source):
         return (self.folder / self.paths.get(identity, identity)).read_bytes()
 
 
-class _Found:
+class Found:
     """What is in a folder, with links followed: paths below it.
 
     Attributes:
@@ -123,6 +124,17 @@ class _Found:
             elif PurePosixPath(entry.name).suffix.lower() in EXTENSIONS:
                 is_picture = entry.is_file() or not os.path.exists(entry.path)  # a dead link is one that is lost
                 (self.pictures if is_picture else self.strange).append(prefix + entry.name)
+
+
+def pictures_below(folder: Path) -> list[str]:
+    """Paths of the pictures below a folder, however deep; warns of what is left out."""
+    return _told(folder, Found(folder)).pictures
+
+
+def _told(folder: Path, found: Found) -> Found:
+    tell_of(str(folder), "are neither pictures nor links to any (pipes, sockets or devices)", found.strange)
+    tell_of(str(folder), "lead back to a folder around them", found.loops)
+    return found
 
 
 def _inode(path: str | Path) -> tuple[int, int]:
@@ -184,7 +196,7 @@ def open_source(path: str | Path, split: str) -> Source:
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    word, place = _read_words(path)
+    word, place = split_words(path)
     if word == "wds":
         from .shards import open_shards  # only now: it builds on what is here
 
@@ -206,13 +218,13 @@ def open_source(path: str | Path, split: str) -> Source:
 
 def absolute(path: str | Path) -> str:
     """The same pictures for `open_source`, whatever the working directory then is."""
-    word, place = _read_words(path)
+    word, place = split_words(path)
     if word == "hfds" and not Path(place).exists():
         return str(path)  # a name on the hub
     return f"{word}/{Path(place).resolve()}" if word else str(Path(place).resolve())
 
 
-def _read_words(path: str | Path) -> tuple[str, str]:
+def split_words(path: str | Path) -> tuple[str, str]:
     """wds/FOLDER and hfds/NAME in two; the first is empty for what is simply a path, such as ./wds/FOLDER.
 
     A path that begins with ~ is one in the home folder: shells put it in only where a word begins.

@@ -1,1 +1,40 @@
-"""How robust a model is: benchmarks, corruptions, attacks, and numbers that can be trusted."""
+"""How robust a model is: benchmarks, corruptions, attacks, and numbers that can be trusted.
+
+`evaluate` is all that is needed; the rest is for those who add a benchmark, a task or a table.
+"""
+
+from .attacks import ATTACKS
+from .benchmarks import BENCHMARKS, Benchmark
+from .call import evaluate
+from .compare import differences, print_differences, print_table
+from .conditions import Condition
+from .corruptions import CORRUPTIONS, corrupt
+from .record import read_results
+from .results import Outcome, Results, Row
+from .subjects import Subject, open_subject, subject_of
+from .task import Figure, Metric, Task
+from .tasks import Classification
+
+__all__ = [
+    "ATTACKS",
+    "BENCHMARKS",
+    "CORRUPTIONS",
+    "Benchmark",
+    "Classification",
+    "Condition",
+    "Figure",
+    "Metric",
+    "Outcome",
+    "Results",
+    "Row",
+    "Subject",
+    "Task",
+    "corrupt",
+    "differences",
+    "evaluate",
+    "open_subject",
+    "print_differences",
+    "print_table",
+    "read_results",
+    "subject_of",
+]

@@ -7,7 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Reconstruction, inspect
+from ..data import Shown, limited, open_source
+from ..scoring import Memory
 from ..sparse import Solver, SparseCoding
+from .subjects import Subject
 
 
 class AdaptiveStrength(Solver):
@@ -60,6 +63,13 @@ def calibrate(classifier: nn.Module, batches: Iterable[Tensor]) -> dict[str, flo
     if not rests:
         raise ValueError("no VARS layer ran: there is no strength to adapt")
     return {name: float(torch.cat(found).double().log().mean().exp()) for name, found in rests.items()}
+
+
+def usual_rest(subject: Subject, data: str, count: int = 64) -> dict[str, float]:
+    """What VARS layers leave unexplained of clean pictures, for a strength that adapts."""
+    source = limited(open_source(data, "val"), count)
+    (batch,) = Memory().batches(source, Shown(subject.size), [range(len(source))])
+    return calibrate(subject.classifier, [batch.pixels.float() / 255])
 
 
 def adapt(classifier: nn.Module, usual: dict[str, float], power: float = 1.0) -> None:

@@ -9,44 +9,53 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .corruptions import EXTRA, PUBLISHED
-from .metrics import bootstrap, sign_test
+from .benchmarks.corruptions import shortfall
+from .conditions import ALL_CORRUPTIONS, Condition
+from .corruptions import CORRUPTIONS, PUBLISHED
+from .metrics import TESTS, bootstrap
 from .paper import paper_row
 from .record import Measured
-from .results import Results, Row
+from .results import Outcome, Results, Row
+from .task import Metric
 
-# The one number of a benchmark by which models are compared; of others, each condition's accuracy.
-SUMS = {"imagenet_c": "mCE", "corruptions": "accuracy", "cifar10_c": "accuracy"}
+OF_THE_CLASSES = ("metrics", "classes", "among_present", "label_space")
 
 
 class Difference(NamedTuple):
     """The second model less the first, on the same pictures."""
 
     benchmark: str
-    condition: str
+    condition: Condition
     metric: str
     value: float
     low: float  # 95 % interval
     high: float
-    p: float | None  # that both are as often right, where a picture is right or wrong
+    p: float | None  # that both are as good, by the paired test of the metric, if it has one
 
 
-def lines_of(results: Sequence[Results]) -> list[tuple[str, str, str]]:
+def lines_of(results: Sequence[Results]) -> list[tuple[str, Condition, str]]:
     """Benchmark, condition and metric of every line of a table of these results."""
     lines = []
     for result in results:
         for row in result.rows:
-            if row.benchmark in SUMS:
-                of_all = row.condition == "all" and row.metric in (SUMS[row.benchmark], "accuracy")
-                apart = row.condition in ("clean", *EXTRA) and row.severity is None and row.metric == "accuracy"
-                wanted = of_all or apart
-            else:
-                wanted = row.metric in ("accuracy", "calibration error") and not row.condition.startswith("class ")
-                wanted &= row.metric == "accuracy" or row.benchmark == "clean"
             line = (row.benchmark, row.condition, row.metric)
-            if wanted and line not in lines:
+            if line not in lines and is_listed(result, row):
                 lines.append(line)
     return lines
+
+
+def is_listed(result: Results, row: Row) -> bool:
+    """Whether a row is a line of the table: of a benchmark under corruptions their mean, else each condition."""
+    condition, conditions = row.condition, result.conditions(row.benchmark)
+    listed = result.metrics(row.benchmark).get(row.metric, Metric(row.metric, "lower")).listed  # mCE is of no task
+    if condition.subset is not None or not listed:
+        return False
+    if listed == "clean":
+        return all(each.family == "clean" for each in conditions)
+    if not any(each.family == "corruption" for each in conditions) or condition.family == "clean":
+        return True
+    apart = condition.name in CORRUPTIONS and not CORRUPTIONS[condition.name].summed
+    return condition.severity is None and (condition == ALL_CORRUPTIONS or (apart and row.metric != "CE"))
 
 
 def relative_error(result: Results, baseline: Results) -> tuple[float, float, float] | None:
@@ -81,6 +90,11 @@ def why_not_paired(first: Results, second: Results, benchmark: str) -> str | Non
     """
     both = (first, second)
     ways, pictures = [each.asked[benchmark].get("change") for each in both], [each.pictures[benchmark] for each in both]
+    # That the classes are the same is seen by their names, where a file has them.
+    tasks = [
+        {name: fact for name, fact in each.asked[benchmark]["task"].items() if name not in OF_THE_CLASSES}
+        for each in both
+    ]
     if ways[0] != ways[1]:
         return f"it was done with {ways[0]}, and with {ways[1]}"
     if pictures[0] != pictures[1]:
@@ -89,6 +103,8 @@ def why_not_paired(first: Results, second: Results, benchmark: str) -> str | Non
             f"it was of {len(pictures[0])} pictures, and of {len(pictures[1])}, {alike} of which are the same: "
             "evaluate both on the same ones, with the same --limit"
         )
+    if tasks[0] != tasks[1]:
+        return f"it was asked in other ways: {tasks[0]}, and {tasks[1]}"
     if not same_label_space(first, second, benchmark):
         spaces = [each.label_space(benchmark) for each in both]
         return f"the label spaces differ, {spaces[0]} and {spaces[1]}: evaluate both with --label-space present"
@@ -98,10 +114,12 @@ def why_not_paired(first: Results, second: Results, benchmark: str) -> str | Non
 def same_label_space(first: Results, second: Results, benchmark: str) -> bool:
     """Whether both answered among the same classes."""
     one, other = (each.label_space(benchmark) for each in (first, second))
+    if one is None or other is None:
+        return one is other
     if one.names is not None and other.names is not None:
         return one.names == other.names
     # A file that does not name them tells whether they were more than those of the pictures, and how many at least.
-    more = [each.label_space(benchmark).classes > each.asked[benchmark]["classes"] for each in (first, second)]
+    more = [each.label_space(benchmark).classes > each.asked[benchmark]["task"]["classes"] for each in (first, second)]
     within = one.names is None or other.classes <= one.classes
     within &= other.names is None or one.classes <= other.classes
     return within and more[0] == more[1]
@@ -113,10 +131,10 @@ def corruption_errors(result: Results, benchmark: str = "corruptions") -> np.nda
     None if the results lack one of them.
     """
     outcomes = result.outcomes.get(benchmark, {})
-    keys = [[f"{name} {severity}" for severity in range(1, 6)] for name in PUBLISHED]
-    if any(key not in outcomes for several in keys for key in several):
+    every = [[Condition("corruption", name, severity) for severity in range(1, 6)] for name in PUBLISHED]
+    if any(each not in outcomes or "right" not in outcomes[each].columns for several in every for each in several):
         return None
-    return np.stack([np.stack([~outcomes[key].right for key in several], 1).mean(1) for several in keys], 1)
+    return np.stack([shortfall([outcomes[each] for each in several], "right") for several in every], 1)
 
 
 def differences(first: Results, second: Results) -> list[Difference]:
@@ -127,15 +145,31 @@ def differences(first: Results, second: Results) -> list[Difference]:
         if not is_paired(first, second, benchmark):
             continue
         for condition, outcome in outcomes.items():
-            if condition in others:
-                right, other = outcome.right, others[condition].right
-                gained = bootstrap(100.0 * (other.astype(float) - right))
-                found.append(Difference(benchmark, condition, "accuracy", *gained, sign_test(right, other)))
+            for metric in first.metrics(benchmark).values():
+                columns = [each.columns.get(metric.column) for each in (outcome, others.get(condition, NOTHING))]
+                if all(column is not None for column in columns):
+                    found.append(Difference(benchmark, condition, metric.name, *gained(metric, *columns)))
         errors, other_errors = (corruption_errors(each, benchmark) for each in (first, second))
         if errors is not None and other_errors is not None:
-            gained = bootstrap(100 * (errors - other_errors).mean(1))
-            found.append(Difference(benchmark, "all", "accuracy", *gained, None))
+            points = bootstrap(100 * (errors - other_errors).mean(1))
+            found.append(Difference(benchmark, ALL_CORRUPTIONS, "accuracy", *points, None))
     return found
+
+
+NOTHING = Outcome({}, {})
+
+
+def gained(metric: Metric, first: np.ndarray, second: np.ndarray) -> tuple[float, float, float, float | None]:
+    """By how much the second model has more than the first, its interval, and the p of the metric's paired test.
+
+    Args:
+        first, second: columns (N,) of the same pictures; those that one of the models has no value of are left out.
+    """
+    both = ~np.isnan(first.astype(float)) & ~np.isnan(second.astype(float))
+    first, second = first[both], second[both]
+    points = bootstrap(metric.scale * (second.astype(float) - first))
+    test = TESTS.get(metric.test)  # of a task that is not of this package there may be none here
+    return (*points, None if test is None else test(first, second))
 
 
 def print_table(results: Sequence[Results], baseline: int = 0, console: Console | None = None) -> None:
@@ -151,11 +185,13 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
     for title in ("benchmark", "condition", "metric", *names, *(f"paper: {each['name']}" for each in papers.values())):
         table.add_column(escape(title))
     for benchmark, condition, metric in lines_of(results):
-        cells = [show(result.value(benchmark, metric, condition)) for result in results]
+        cells = [show(row_of(result, benchmark, condition, metric)) for result in results]
         theirs = [paper_figure(each, results, benchmark, condition, metric) for each in papers.values()]
         # A sum over fewer corruptions, severities or classes than its name promises.
-        some = condition == "all" and any(each.asked.get(benchmark, {}).get("missing") for each in results)
-        table.add_row(escape(benchmark), escape(condition), f"partial {metric}" if some else metric, *cells, *theirs)
+        some = condition == ALL_CORRUPTIONS and any(each.asked.get(benchmark, {}).get("missing") for each in results)
+        table.add_row(
+            escape(benchmark), escape(condition.label), f"partial {metric}" if some else metric, *cells, *theirs
+        )
     relatives = [relative_error(result, results[baseline]) for result in results]
     if len(results) > 1 and any(relatives):
         cells = [with_interval(*each) if each else "" for each in relatives]
@@ -174,6 +210,12 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
             console.print(f"warning, {name}: {said}", highlight=False, markup=False, style="yellow")
 
 
+def row_of(result: Results, benchmark: str, condition: Condition, metric: str) -> Row | None:
+    """A row of some results, or None."""
+    wanted = (benchmark, condition, metric)
+    return next((row for row in result.rows if (row.benchmark, row.condition, row.metric) == wanted), None)
+
+
 def protocols_of(results: Sequence[Results]) -> list[str]:
     """How each benchmark was done and on how many pictures; a line for each way, if models were not asked alike."""
     said: dict[str, list[str]] = {}
@@ -182,7 +224,7 @@ def protocols_of(results: Sequence[Results]) -> list[str]:
             row = next(row for row in result.rows if row.benchmark == benchmark)
             space = result.label_space(benchmark)
             # where there is a choice, the row's protocol names it; but for files written before there was one
-            classes = f"; {space}" if space.is_plain or space.of is None else ""
+            classes = f"; {space}" if space is not None and (space.is_plain or space.of is None) else ""
             said.setdefault(f"{benchmark}: {row.protocol}{classes}; {row.images} pictures", []).append(result.label)
     ways = Counter(line.partition(":")[0] for line in said)
     return [
@@ -208,14 +250,14 @@ def label_spaces_of(results: Sequence[Results]) -> list[str]:
     return lines
 
 
-def paper_figure(paper: dict, results: Sequence[Results], benchmark: str, condition: str, metric: str) -> str:
+def paper_figure(paper: dict, results: Sequence[Results], benchmark: str, condition: Condition, metric: str) -> str:
     """The paper's figure for a line of the table, if the pictures are the paper's: all its classes and corruptions."""
     its_own = {"imagenet_c": ("all", "mCE"), "pgd": ("linf 1/255, 5 steps", "accuracy")}
-    if benchmark not in paper or (condition, metric) != its_own.get(benchmark, ("clean", "accuracy")):
+    if benchmark not in paper or (condition.label, metric) != its_own.get(benchmark, ("clean", "accuracy")):
         return ""
     classes = 200 if benchmark in ("imagenet_a", "imagenet_r") else 1000
     asked = [result.asked[benchmark] for result in results if benchmark in result.asked]
-    whole = all(each["classes"] == classes and not each.get("missing") for each in asked)
+    whole = all(each["task"]["classes"] == classes and not each.get("missing") for each in asked)
     return str(paper[benchmark]) if whole else ""
 
 
@@ -232,16 +274,20 @@ def print_differences(first: Results, second: Results, console: Console | None =
         console.print(f"{names[0]} and {names[1]} have nothing in common that could be paired", markup=False)
         return
     what = escape(f"{names[1]} less {names[0]}")
-    table = Table(title=f"{what}, on the same pictures: points, 95 % interval, p of McNemar's test")
-    for title in ("benchmark", "condition", "difference", "p"):
+    metrics = {metric.name: metric for name in shared for metric in first.metrics(name).values()}
+    tests = " or ".join(dict.fromkeys(f"{metric.test}'s" for metric in metrics.values() if metric.test is not None))
+    title = f"{what}, on the same pictures: points, 95 % interval" + (f", p of {tests} test" if tests else "")
+    table, several = Table(title=title), len({each.metric for each in found}) > 1
+    for title in ("benchmark", "condition", *(["metric"] if several else []), "difference", "p"):
         table.add_column(title)
-    summed = {each.benchmark for each in found if each.condition == "all"}
+    summed = {each.benchmark for each in found if each.condition == ALL_CORRUPTIONS}
     for each in found:
-        if each.benchmark in summed and each.condition not in ("all", "clean"):
+        if each.benchmark in summed and each.condition.family == "corruption" and each.condition != ALL_CORRUPTIONS:
             continue
         p = "" if each.p is None else f"{each.p:.2g}"
         points = f"{each.value:+.2f} ({each.low:+.2f} to {each.high:+.2f})"
-        table.add_row(escape(each.benchmark), escape(each.condition), points, p)
+        which = [each.benchmark, each.condition.key, *([each.metric] if several else [])]
+        table.add_row(*map(escape, which), points, p)
     console.print(table)
 
 

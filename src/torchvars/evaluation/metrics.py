@@ -57,3 +57,7 @@ def sign_test(first: np.ndarray, second: np.ndarray) -> float:
     if only_first + only_second == 0:
         return 1.0
     return float(binomtest(only_first, only_first + only_second).pvalue)
+
+
+TESTS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"McNemar": sign_test}
+"""Paired tests by the name of who they are of: columns (N,) of two models on the same pictures -> p."""

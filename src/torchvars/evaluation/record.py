@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from ..models.embedded import find_embedded
 from ..models.weights import CONFIG, WEIGHTS, digest, write_whole
-from .benchmarks import BENCHMARKS, Benchmark, Options
-from .results import Results, Row, digest_of, key_of
+from .benchmarks import BENCHMARKS, Benchmark, Data
+from .labels import digest_of
+from .results import Results, Row
 from .subjects import Subject
 
 FILE, RESULTS = "record.json", "results.json"
@@ -32,7 +33,7 @@ class Measured(NamedTuple):
 class Trial:
     """A benchmark as it was asked, and what came out."""
 
-    options: dict  # of `Options`, those that were chosen
+    options: dict  # those that were chosen
     protocol: str
     pictures: str  # hash of their names
     images: int
@@ -135,13 +136,13 @@ def read_results(word: str) -> Results:
 
 def trial_of(results: Results, benchmark: str, options: dict) -> Trial:
     """What a benchmark of some results claims; single classes are left out, since few pictures say little of them."""
-    rows = [row for row in results.rows if row.benchmark == benchmark and not row.condition.startswith("class ")]
+    rows = [row for row in results.rows if row.benchmark == benchmark and row.condition.subset is None]
     if not rows:
         raise ValueError(f"there are no results of {benchmark}: it was not evaluated to its end")
     asked = results.asked[benchmark]
-    if asked["among_present"]:
+    if asked["task"]["among_present"]:
         options = {**options, "label_space": "present"}
-    measured = [Measured(row.condition, row.severity, row.metric, *_rounded(row)) for row in rows]
+    measured = [Measured(row.label, row.severity, row.metric, *_rounded(row)) for row in rows]
     return Trial(options, rows[0].protocol, asked["pictures"], asked["images"], measured)
 
 
@@ -160,11 +161,11 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
         raise ValueError("nothing was measured of these weights: there is nothing to compare with")
     if strange := [name for name in chosen if name not in record.trials]:
         raise ValueError(f"nothing is recorded of {strange[0]!r}: there are figures for {', '.join(record.trials)}")
-    benchmarks = []
+    benchmarks, opened = [], Data(data)
     for name in chosen:
         trial = record.trials[name]
-        benchmark = BENCHMARKS[name](data, subject, options_of({"label_space": "model", **trial.options}))
-        if digest_of(benchmark.conditions[0].source.identities) != trial.pictures:
+        benchmark = BENCHMARKS[name](opened, subject, **options_of(name, {"label_space": "model", **trial.options}))
+        if digest_of(benchmark.source.identities) != trial.pictures:
             raise ValueError(
                 f"{name} was measured on {trial.images} pictures, and not on those of {data}, whose names are others: "
                 f"give the data of {subject.name} that its weights were measured on (docs/results.md tells where those "
@@ -174,15 +175,17 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
     return benchmarks
 
 
-def options_of(chosen: dict) -> Options:
-    """Options from what JSON has made of them."""
-    return Options(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
+def options_of(benchmark: str, chosen: dict) -> dict:
+    """What a benchmark takes of options as JSON has made them."""
+    known = {name: value for name, value in chosen.items() if name in BENCHMARKS[benchmark].takes()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
 
 
 def answers_alike(recorded: Results, found: Results, benchmark: str) -> tuple[int, int]:
     """How many pictures were recognised, or not, as it is recorded, in all conditions together; and of how many."""
     pairs = [
-        (recorded.outcomes[benchmark][key].right, outcome.right) for key, outcome in found.outcomes[benchmark].items()
+        (recorded.outcomes[benchmark][condition].columns["right"], outcome.columns["right"])
+        for condition, outcome in found.outcomes[benchmark].items()
     ]
     return sum(int((one == other).sum()) for one, other in pairs), sum(len(one) for one, _ in pairs)
 
@@ -196,7 +199,8 @@ class Check(NamedTuple):
     slack: float  # of the interval
 
     def __str__(self) -> str:
-        said = f"{self.benchmark}, {key_of(self.claimed.condition, self.claimed.severity)}, {self.claimed.metric}"
+        severity = "" if self.claimed.severity is None else f" {self.claimed.severity}"
+        said = f"{self.benchmark}, {self.claimed.condition}{severity}, {self.claimed.metric}"
         claimed = f"{self.claimed.value:.2f} ({self.claimed.low:.2f} to {self.claimed.high:.2f})"
         return f"{said}: found {self.found:.2f}, claimed {claimed}"
 

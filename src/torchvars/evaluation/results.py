@@ -1,14 +1,19 @@
 """Numbers, and all that they need to be believed: rows, and the file that keeps them."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ..models.weights import write_whole
+from .conditions import Condition
+from .labels import LabelSpace
+from .task import Figure, Metric
+from .version1 import upgraded
+
+VERSION = 2  # of the file
 
 
 @dataclass(frozen=True)
@@ -17,8 +22,7 @@ class Row:
 
     model: str
     benchmark: str
-    condition: str  # "gaussian_noise", "linf 1/255", "class n01440764", or "all" for an aggregate
-    severity: int | None  # None where there is none, or for all of them
+    condition: Condition
     metric: str
     value: float
     low: float | None  # ends of the 95 % interval, where there is one
@@ -26,60 +30,73 @@ class Row:
     images: int
     protocol: str
 
+    @property
+    def label(self) -> str:
+        """The condition in words, without its severity."""
+        return self.condition.label
 
-Figure = tuple[float, float | None, float | None]  # a value and the ends of its 95 % interval, where it has one
+    @property
+    def severity(self) -> int | None:
+        return self.condition.severity
+
+    def to_json(self) -> dict:
+        return {**vars(self), "condition": self.condition.to_json()}
+
+    @classmethod
+    def from_json(cls, content: Mapping) -> "Row":
+        return cls(**{**content, "condition": Condition.from_json(content["condition"])})
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of the pictures in one condition, in their order.
 
-    A picture that could not be read is in it, as one that was not recognised.
+    A picture that could not be read is in it, with the worst value or NaN.
+
+    Attributes:
+        columns: what is kept of each picture: (N,) each.
+        figures: by metric.
+        unread: how many could not be read.
     """
 
-    right: np.ndarray  # (N,) bool: whether each was recognised
-    named: np.ndarray | None  # (N,) the class named, -1 for none; kept for clean pictures only
-    figures: dict[str, Figure]  # by metric
-    unread: int = 0  # how many could not be read, and have no loss and no confidence
+    columns: dict[str, np.ndarray]
+    figures: dict[str, Figure]
+    unread: int = 0
+
+    def __len__(self) -> int:
+        """Pictures."""
+        return len(next(iter(self.columns.values())))
 
     def to_json(self) -> dict:
-        content = {"images": len(self.right), "right": np.packbits(self.right).tobytes().hex(), "figures": self.figures}
-        content |= {"unread": self.unread} if self.unread else {}
-        return content if self.named is None else {**content, "named": self.named.tolist()}
+        content = {"columns": {name: _packed(values) for name, values in self.columns.items()}, "figures": self.figures}
+        return content | ({"unread": self.unread} if self.unread else {})
 
     @classmethod
-    def from_json(cls, content: dict) -> "Outcome":
-        packed = np.frombuffer(bytes.fromhex(content["right"]), np.uint8)
-        if len(packed) != -(-content["images"] // 8):  # NumPy would make up the rest
-            raise ValueError(f"{8 * len(packed)} answers for {content['images']} pictures")
-        right = np.unpackbits(packed, count=content["images"])
-        named = np.array(content["named"], dtype=int) if "named" in content else None
-        if named is not None and len(named) != len(right):
-            raise ValueError(f"{len(named)} classes named for {len(right)} pictures")
-        figures = {metric: tuple(figure) for metric, figure in content["figures"].items()}
-        return cls(right.astype(bool), named, figures, content.get("unread", 0))
+    def from_json(cls, content: Mapping) -> "Outcome":
+        columns = {name: _unpacked(values) for name, values in content["columns"].items()}
+        if not columns or len({len(values) for values in columns.values()}) > 1:
+            raise ValueError(f"expected columns of one length, got { ({name: len(v) for name, v in columns.items()}) }")
+        figures = {metric: Figure(*figure) for metric, figure in content["figures"].items()}
+        return cls(columns, figures, content.get("unread", 0))
 
 
-@dataclass(frozen=True)
-class LabelSpace:
-    """The classes among which the answer is looked for."""
+def _packed(values: np.ndarray) -> dict | list:
+    """A column as JSON: eight answers of yes or no to a byte."""
+    if values.dtype == bool:
+        return {"count": len(values), "bits": np.packbits(values).tobytes().hex()}
+    return [None if value != value else value for value in values.tolist()]  # NaN, which JSON does not have
 
-    classes: int  # how many they are
-    of: int | None  # how many the model has; None if the file does not say
-    folders: int  # how many the data set has
-    names: str | None  # hash of their names; None if the file does not say
 
-    def __str__(self) -> str:
-        if self.of is not None and self.classes < self.of:
-            return f"{self.classes} of {self.of} classes"
-        least = "at least " if self.of is None and self.classes > self.folders else ""
-        rest = f", {self.folders} of them in the pictures" if self.classes > self.folders else ""
-        return f"{least}{self.classes} classes{rest}"
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the model and the data set have the same classes, so that there is no other label space."""
-        return self.of in (None, self.classes) and self.classes == self.folders
+def _unpacked(values: Mapping | Sequence) -> np.ndarray:
+    if isinstance(values, Mapping):
+        packed = np.frombuffer(bytes.fromhex(values["bits"]), np.uint8)
+        if len(packed) != -(-values["count"] // 8):  # NumPy would make up the rest
+            raise ValueError(f"{8 * len(packed)} answers for {values['count']} pictures")
+        return np.unpackbits(packed, count=values["count"]).astype(bool)
+    column = np.array([np.nan if value is None else value for value in values])
+    if column.ndim != 1 or column.dtype.kind not in "if":
+        raise ValueError(f"expected a column of numbers, got {column.dtype} of shape {column.shape}")
+    return column
 
 
 @dataclass
@@ -89,7 +106,7 @@ class Results:
     Attributes:
         model: its name, where it came from, and the hash of its weights.
         asked: benchmark -> everything that decides its numbers; an evaluation is only gone on with if this is the same.
-        outcomes: benchmark -> `key_of` a condition -> outcome of its pictures.
+        outcomes: benchmark -> condition -> outcome of its pictures.
         pictures: benchmark -> identities of its pictures, in the order of the outcomes.
         unreadable: pictures that could not be read, and why.
         warnings: what a reader of the numbers should know.
@@ -97,7 +114,7 @@ class Results:
 
     model: dict
     asked: dict[str, dict] = field(default_factory=dict)
-    outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    outcomes: dict[str, dict[Condition, Outcome]] = field(default_factory=dict)
     pictures: dict[str, list[str]] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -107,18 +124,19 @@ class Results:
     def write(self, path: Path) -> None:
         """The whole file, or the one that was there before."""
         content = {
-            "torchvars_results": 1,
+            "torchvars_results": VERSION,
             "model": self.model,
             "environment": self.environment,
             "asked": self.asked,
             "warnings": self.warnings,
             "unreadable": self.unreadable,
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [row.to_json() for row in self.rows],
             "pictures": self.pictures,
-            "outcomes": {
-                benchmark: {key: outcome.to_json() for key, outcome in outcomes.items()}
+            "outcomes": [
+                {"benchmark": benchmark, "condition": condition.to_json(), **outcome.to_json()}
                 for benchmark, outcomes in self.outcomes.items()
-            },
+                for condition, outcome in outcomes.items()
+            ],
         }
         # One row a line, so that the file can be read and compared by lines too.
         text = "{\n" + ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in content.items()) + "\n}\n"
@@ -127,7 +145,7 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> "Results":
-        """A ValueError if the file is none of ours."""
+        """Results of this version of the format or an earlier one; a ValueError if the file is none of ours."""
         if Path(path).is_char_device() or Path(path).is_block_device():
             raise ValueError(f"{path} is a device: expected a file of results")
         try:
@@ -138,17 +156,20 @@ class Results:
             raise IsADirectoryError(f"{path} is a folder: expected a file of results") from error
         try:
             content = json.loads(text)
-            if content.get("torchvars_results") != 1:
-                raise ValueError(f"torchvars_results is {content.get('torchvars_results')}, expected 1")
+            if content.get("torchvars_results") == 1:
+                content = upgraded(content)
+            if content.get("torchvars_results") != VERSION:
+                raise ValueError(f"torchvars_results is {content.get('torchvars_results')}, expected 1 or {VERSION}")
+            outcomes: dict[str, dict[Condition, Outcome]] = {}
+            for each in content["outcomes"]:
+                condition = Condition.from_json(each["condition"])
+                outcomes.setdefault(each["benchmark"], {})[condition] = Outcome.from_json(each)
             results = cls(
                 content["model"],
                 content["asked"],
-                {
-                    benchmark: {key: Outcome.from_json(outcome) for key, outcome in outcomes.items()}
-                    for benchmark, outcomes in content["outcomes"].items()
-                },
+                outcomes,
                 content["pictures"],
-                [Row(**{each.name: row[each.name] for each in fields(Row)}) for row in content["rows"]],
+                [Row.from_json(row) for row in content["rows"]],
                 content["unreadable"],
                 content["warnings"],
                 content["environment"],
@@ -168,12 +189,13 @@ class Results:
         for benchmark, outcomes in self.outcomes.items():
             if benchmark not in self.asked or benchmark not in self.pictures:
                 raise ValueError(f"{benchmark} has outcomes, but nothing says what was asked, or of which pictures")
-            if "label_space" in self.asked[benchmark]:
-                LabelSpace(**self.asked[benchmark]["label_space"])
+            self.metrics(benchmark)
+            if "label_space" in self.asked[benchmark]["task"]:
+                LabelSpace(**self.asked[benchmark]["task"]["label_space"])
             count = len(self.pictures[benchmark])
-            for key, outcome in outcomes.items():
-                if len(outcome.right) != count:
-                    raise ValueError(f"{benchmark}, {key}: {len(outcome.right)} answers for {count} pictures")
+            for condition, outcome in outcomes.items():
+                if len(outcome) != count:
+                    raise ValueError(f"{benchmark}, {condition.key}: {len(outcome)} answers for {count} pictures")
 
     @property
     def label(self) -> str:
@@ -182,26 +204,42 @@ class Results:
         told = ", ".join(f"{name} {value}" for name, value in solving.items() if name != "adapt_data")
         return f"{self.model['name']} ({told})" if told else self.model["name"]
 
-    def label_space(self, benchmark: str) -> LabelSpace:
-        """The classes among which the answer was looked for.
+    def metrics(self, benchmark: str) -> dict[str, Metric]:
+        """The metrics of the task of a benchmark; the first is what a model is mostly judged by."""
+        return {each["name"]: Metric(**each) for each in self.asked[benchmark]["task"]["metrics"]}
+
+    def conditions(self, benchmark: str) -> list[Condition]:
+        """Those in which the pictures of a benchmark are shown, whether it came to its end or not."""
+        return [Condition.from_json(each) for each in self.asked[benchmark]["conditions"]]
+
+    def label_space(self, benchmark: str) -> LabelSpace | None:
+        """The classes among which the answer was looked for; None if it was not a class.
 
         Files written before it was kept tell whether only those of the pictures counted; if not, the largest number
         of a class that was named tells how many there were at least.
         """
-        asked = self.asked[benchmark]
+        asked = self.asked[benchmark]["task"]
         if "label_space" in asked:
             return LabelSpace(**asked["label_space"])
+        if "among_present" not in asked:
+            return None
         classes = [asked["classes"]]
         if not asked["among_present"]:
             for name, outcomes in self.outcomes.items():
-                named = [each.named for each in outcomes.values() if each.named is not None and len(each.named)]
-                classes += [] if self.asked[name]["among_present"] else [int(each.max()) + 1 for each in named]
+                named = [each.columns["named"] for each in outcomes.values() if "named" in each.columns]
+                among = self.asked[name]["task"].get("among_present", True)
+                classes += [] if among else [int(each.max()) + 1 for each in named if len(each)]
         return LabelSpace(max(classes), None, asked["classes"], None)
 
+    def outcome(self, benchmark: str, condition: str) -> Outcome | None:
+        """The outcome of a condition in words, with its severity: "gaussian_noise 3"; None if there is none."""
+        outcomes = self.outcomes.get(benchmark, {})
+        return next((each for known, each in outcomes.items() if known.key == condition), None)
+
     def value(self, benchmark: str, metric: str, condition: str = "all", severity: int | None = None) -> Row | None:
-        """The row, or None."""
+        """The row of a condition in words, or None."""
         wanted = (benchmark, metric, condition, severity)
-        return next((r for r in self.rows if (r.benchmark, r.metric, r.condition, r.severity) == wanted), None)
+        return next((r for r in self.rows if (r.benchmark, r.metric, r.label, r.severity) == wanted), None)
 
 
 def say_kept(output: Path) -> str:
@@ -212,16 +250,6 @@ def say_kept(output: Path) -> str:
         return f"stopped before a condition was finished: nothing is in {output}"
     count = sum(map(len, results.outcomes.values()))
     return f"stopped: {count} finished condition{'s are' if count > 1 else ' is'} in {output}; the same command goes on"
-
-
-def key_of(condition: str, severity: int | None) -> str:
-    """What an outcome is kept under."""
-    return condition if severity is None else f"{condition} {severity}"
-
-
-def digest_of(names: Sequence[str]) -> str:
-    """A hash of the pictures of a benchmark."""
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
 
 def _lines(value: Mapping | Sequence | str | int) -> str:

@@ -1,31 +1,27 @@
-"""One loop for every model and every benchmark."""
+"""One loop for every model, every task and every benchmark."""
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..attention.modes import evaluating
-from ..data import Draw, Pictures, Source, load, open_source
-from ..data.pictures import centre_pixels, check_workers
+from ..data import Shown, Source
+from ..data.pictures import check_workers
 from ..models.environment import environment
 from ..models.lock import held
-from ..models.peers import Among
-from .adaptive import calibrate
-from .attacks import ATTACKS, Attack, AutoAttack, Transferred, masking_signs, zero_gradients
-from .benchmarks import Benchmark, Condition, limited, summarize
-from .corruptions import PUBLISHED
-from .metrics import bootstrap, calibration_error
-from .processes import Processes
-from .results import LabelSpace, Outcome, Results, Row, digest_of, key_of
+from ..scoring import Asked, Memory, Processes, Scores, score
+from .benchmarks.base import Benchmark, Showing, check_places
+from .conditions import Condition
+from .labels import digest_of
+from .metrics import bootstrap
+from .results import Outcome, Results, Row
 from .subjects import Subject
 
 
@@ -38,21 +34,12 @@ class Progress(NamedTuple):
     count: int  # of all conditions, those that are known already included
     done: int  # pictures of the condition
     total: int
-    right: float  # share of those done
+    value: float  # of the first metric, of those done
+    unit: str
     share: float  # done of all that is left to do when it begins, by what is known of how long it takes
 
 
 Watch = Callable[[Progress], None]
-
-
-class Answer(NamedTuple):
-    """What a model said of one picture."""
-
-    index: int
-    right: bool
-    named: int  # the class it named, -1 if the picture could not be read
-    confidence: float
-    loss: float
 
 
 def evaluate(
@@ -80,7 +67,7 @@ def evaluate(
 
     Raises:
         ValueError: the file is of another model or of other settings, or another evaluation is writing it; something
-            is missing; there is no such device; the model knows other classes than the pictures have.
+            is missing; there is no such device; the task cannot be put to the model.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -88,65 +75,89 @@ def evaluate(
     processes = Processes(device)
     for benchmark in benchmarks:
         check_missing(benchmark, partial_ok)
+        check_places(benchmark)
     refusal = f"another evaluation is writing {output}: wait for its end, or give another file"
     with held(output, refusal) if processes.rank == 0 else nullcontext():
-        return _evaluate(subject, benchmarks, output, solving or {}, processes, batch, workers, watch)
+        return Evaluation(subject, output, solving or {}, processes, batch, workers).run(benchmarks, watch)
 
 
-def _evaluate(
-    subject: Subject,
-    benchmarks: Sequence[Benchmark],
-    output: Path,
-    solving: dict,
-    processes: Processes,
-    batch: int,
-    workers: int,
-    watch: Watch | None,
-) -> Results:
-    model = {**subject.describe(), "solving": solving}
-    results = processes.by_first(lambda: open_results(output, model))
-    if subject.classes is None:
-        order = "; its classes have no names: logits are taken for the folders in alphabetical order"
-        benchmarks = [replace(benchmark, protocol=benchmark.protocol + order) for benchmark in benchmarks]
-    matched = []
-    for benchmark in benchmarks:
-        source = benchmark.conditions[0].source
-        columns, labels = match_classes(subject, source, benchmark.among_present)
-        space = label_space(subject, source, benchmark.among_present)
-        take_up(results, benchmark, source, space)
-        matched.append((columns, labels, space))
-    if processes.rank == 0:
-        check_writable(output)
-    tally = Tally(benchmarks, results, watch if processes.rank == 0 else None)
-    classifier = subject.classifier.to(processes.device).eval()
-    for benchmark, (columns, labels, space) in zip(benchmarks, matched, strict=True):
-        source = benchmark.conditions[0].source
-        judge = classifier if columns is None else Among(classifier, columns).to(processes.device)
-        outcomes = results.outcomes.setdefault(benchmark.name, {})
-        for condition in benchmark.conditions:
-            key = key_of(condition.name, condition.severity)
-            if key not in outcomes and condition.change is None and condition.name == "clean":
-                outcomes |= known_clean(results, benchmark)
-            if key in outcomes:
-                tally.skip(benchmark, condition)
-                continue
-            said = None if tally.watch is None else partial(tally.tell, benchmark, condition)
-            answers, problems = answer(judge, condition, subject.size, labels, processes, batch, workers, said)
-            outcomes[key] = judged(answers, outcomes.get("clean"), keep_named=key == "clean")
-            results.unreadable |= problems
-            if processes.rank == 0:
-                results.write(output)
-        results.rows = [row for row in results.rows if row.benchmark != benchmark.name]
-        results.rows += rows_of(subject.name, benchmark, outcomes, source, space)
-        if benchmark.attacks:
-            flat = None
-            if attacked_by_gradient(results):
-                flat = find_flat(judge, benchmark.conditions[0], subject.size, labels, processes.device, batch)
-            results.warnings = masking_warnings(results, flat, floor=1 / len(source.classes))
-        if processes.rank == 0:
-            results.write(output)
-    processes.wait()
-    return results
+class Evaluation:
+    """A model, the file of its results, and how pictures are read."""
+
+    def __init__(self, subject: Subject, output: Path, solving: dict, processes: Processes, batch: int, workers: int):
+        self.output, self.processes, self.batch, self.workers = output, processes, batch, workers
+        model = {**subject.describe(), "solving": solving}
+        self.results = processes.by_first(lambda: open_results(output, model))
+        self.subject = replace(subject, classifier=subject.classifier.to(processes.device).eval())
+        self.memory = Memory()
+
+    def run(self, benchmarks: Sequence[Benchmark], watch: Watch | None) -> Results:
+        """Tries what is not known, and sums up."""
+        judges = []
+        for benchmark in benchmarks:
+            judge = benchmark.task.prepare(self.subject, benchmark.source, self.processes.device)
+            take_up(self.results, benchmark, judge)
+            judges.append(judge)
+        if self.processes.rank == 0:
+            check_writable(self.output)
+        tally = Tally(benchmarks, self.results, watch if self.processes.rank == 0 else None)
+        for benchmark, judge in zip(benchmarks, judges, strict=True):
+            outcomes = self.results.outcomes.setdefault(benchmark.name, {})
+            for showing in benchmark.showings:
+                if showing.condition not in outcomes and showing.change is None:
+                    outcomes |= known_elsewhere(self.results, benchmark.name, showing.condition)
+                if showing.condition in outcomes:
+                    tally.skip(benchmark, showing)
+                    continue
+                outcomes[showing.condition] = self.tried(benchmark, judge, showing, tally)
+                self.write()
+            self.results.rows = [row for row in self.results.rows if row.benchmark != benchmark.name]
+            self.results.rows += rows_of(self.subject.name, benchmark, judge, self.results)
+            if benchmark.warn is not None:
+                self.results.warnings = benchmark.warn(self.results, judge, self.ask)
+            self.write()
+        self.processes.wait()
+        return self.results
+
+    def tried(self, benchmark: Benchmark, judge: Any, showing: Showing, tally: "Tally") -> Outcome:
+        """What comes of the pictures in one condition."""
+        task = benchmark.task
+        try:
+            scores = self.ask(
+                showing.source,
+                partial(task.score, judge),
+                task.columns,
+                change=None if showing.change is None else partial(showing.change, judge),
+                watch=None if tally.watch is None else partial(tally.tell, benchmark, showing),
+            )
+        except FloatingPointError as error:
+            raise FloatingPointError(f"{showing.source.name} ({showing.condition.key}): {error}") from error
+        self.results.unreadable |= scores.problems
+        columns = {name: values.numpy() for name, values in scores.columns.items()}
+        known = self.results.outcomes[benchmark.name]
+        clean = next((known[each.condition] for each in benchmark.showings if is_reference(each, known)), None)
+        figures = task.figures(columns, None if clean is None else clean.columns)
+        return Outcome(task.keep(showing.condition, columns), figures, int(scores.unread.sum()))
+
+    def ask(
+        self,
+        source: Source,
+        question: Callable[[Asked], Mapping[str, Tensor]],
+        blank: Mapping[str, bool | float] | None = None,
+        **how: Any,
+    ) -> Scores:
+        """Asks of each picture once, by all processes; without `blank` also of what stands for broken ones."""
+        reading = {"batch": self.batch, "workers": self.workers, "memory": self.memory}
+        return score(source, Shown(self.subject.size), question, blank, self.processes, **reading, **how)
+
+    def write(self) -> None:
+        if self.processes.rank == 0:
+            self.results.write(self.output)
+
+
+def is_reference(showing: Showing, known: Mapping[Condition, Outcome]) -> bool:
+    """Whether others of a benchmark are compared with it: the pictures as they are."""
+    return showing.change is None and showing.condition.name == "clean" and showing.condition in known
 
 
 class Tally:
@@ -154,187 +165,68 @@ class Tally:
 
     def __init__(self, benchmarks: Sequence[Benchmark], results: Results, watch: Watch | None):
         self.watch = watch
-        every = [(each.name, key_of(one.name, one.severity)) for each in benchmarks for one in each.conditions]
-        self.numbers = {place: number for number, place in enumerate(every, 1)}
+        every = [(each.name, showing) for each in benchmarks for showing in each.showings]
+        self.numbers = {(name, showing.condition): number for number, (name, showing) in enumerate(every, 1)}
         self.work = {
-            (each.name, key_of(one.name, one.severity)): work_of(each, one)
-            for each in benchmarks
-            for one in each.conditions
-            if key_of(one.name, one.severity) not in results.outcomes.get(each.name, {})
+            (name, showing.condition): work_of(showing)
+            for name, showing in every
+            if showing.condition not in results.outcomes.get(name, {})
         }
         self.done = 0.0
 
-    def skip(self, benchmark: Benchmark, condition: Condition) -> None:
+    def skip(self, benchmark: Benchmark, showing: Showing) -> None:
         """What is known needs no work."""
-        self.work.pop((benchmark.name, key_of(condition.name, condition.severity)), None)
+        self.work.pop((benchmark.name, showing.condition), None)
 
-    def tell(self, benchmark: Benchmark, condition: Condition, done: int, total: int, right: float) -> None:
-        place = benchmark.name, key_of(condition.name, condition.severity)
+    def tell(
+        self, benchmark: Benchmark, showing: Showing, done: int, total: int, columns: Mapping[str, Tensor]
+    ) -> None:
+        place = benchmark.name, showing.condition
         share = (self.done + self.work[place] * min(done / total, 1)) / sum(self.work.values())
         if done >= total:
             self.done += self.work[place]
-        self.watch(Progress(*place, self.numbers[place], len(self.numbers), done, total, right, share))
+        first = benchmark.task.metrics[0]
+        value = first.scale * float(columns[first.column].double().nanmean())
+        where = benchmark.name, showing.condition.key, self.numbers[place], len(self.numbers)
+        self.watch(Progress(*where, done, total, value, first.unit, share))
 
 
-def work_of(benchmark: Benchmark, condition: Condition) -> float:
-    """About how long a condition takes, in passes of its pictures through the model; one for a gradient takes three."""
-    attack = benchmark.attacks.get(condition.name)
-    attack = attack.attack if isinstance(attack, Transferred) else attack
-    if attack is None:
-        passes = 0
-    elif isinstance(attack, AutoAttack):
-        passes = 5000  # its queries, by far the most if a picture is not found before
-    else:
-        passes = getattr(attack, "queries", 3 * getattr(attack, "steps", 1) * getattr(attack, "restarts", 1))
-    return len(condition.source) * (1 + passes)
+def work_of(showing: Showing) -> float:
+    """About how long a condition takes, in passes of its pictures through the model."""
+    return len(showing.source) * (1 + (0 if showing.change is None else showing.change.passes))
 
 
-def known_clean(results: Results, benchmark: Benchmark) -> dict[str, Outcome]:
-    """The outcome on the same pictures as they are, if another benchmark has it."""
-    wanted = results.asked[benchmark.name]
+def known_elsewhere(results: Results, benchmark: str, condition: Condition) -> dict[Condition, Outcome]:
+    """The outcome on the same pictures as they are, if another benchmark that asks the same has it."""
+    wanted = results.asked[benchmark]
     for name, outcomes in results.outcomes.items():
-        alike = all(results.asked[name][each] == wanted[each] for each in ("data", "pictures", "among_present"))
-        if "clean" in outcomes and alike:
-            return {"clean": outcomes["clean"]}
+        asked = results.asked[name]
+        tasks = [without_metrics(each["task"]) for each in (asked, wanted)]
+        alike = all(asked[each] == wanted[each] for each in ("data", "pictures"))
+        alike &= all(tasks[0][fact] == tasks[1][fact] for fact in tasks[0].keys() & tasks[1].keys())
+        if condition.family == "clean" and condition in outcomes and alike:
+            return {condition: outcomes[condition]}
     return {}
 
 
-def attacks_known(results: Results, pictures: Set[str]) -> dict[Attack | Transferred, float]:
-    """Every attack that the results have on all of these pictures, and the share of them that it left right."""
-    found = {}
-    for name, asked in results.asked.items():
-        rule, _, other = name.partition(" of ")
-        tried = results.pictures[name]
-        if rule == "autoattack" or not pictures <= set(tried):  # that it is the strongest is no sign of anything
-            continue
-        these = np.array([identity in pictures for identity in tried])
-        for key, outcome in results.outcomes.get(name, {}).items():
-            if key in asked["attacks"]:
-                attack = ATTACKS[rule](**asked["attacks"][key])
-                found[Transferred(attack, nn.Identity()) if other else attack] = float(outcome.right[these].mean())
-    return found
-
-
-def attacked_by_gradient(results: Results) -> bool:
-    """Whether the results have an attack that follows this model's own gradient, on whatever pictures."""
-    return any(
-        key in results.asked[rule]["attacks"] for rule in ("pgd", "fgsm") for key in results.outcomes.get(rule, {})
-    )
-
-
-def masking_warnings(results: Results, flat: Tensor | None, floor: float) -> list[str]:
-    """Signs of hidden gradients, from all attacks of the results: they are compared on the pictures they share."""
-    attacked = [frozenset(results.pictures[name]) for name, asked in results.asked.items() if asked["attacks"]]
-    warnings = [] if flat is None else masking_signs({}, len(flat), zero_gradients=float(flat.float().mean()))
-    for pictures in dict.fromkeys(attacked):
-        signs = masking_signs(attacks_known(results, pictures), len(pictures), floor=floor)
-        warnings += signs if len(set(attacked)) == 1 else [f"{sign} (of {len(pictures)} pictures)" for sign in signs]
-    return warnings
-
-
-def answer(
-    judge: nn.Module,
-    condition: Condition,
-    size: int,
-    labels: Sequence[int],
-    processes: Processes,
-    batch: int,
-    workers: int,
-    watch: Callable[[int, int, float], None] | None,
-) -> tuple[list[Answer], dict[str, str]]:
-    """What a model says of each picture of a condition, in order, and the pictures that could not be read."""
-    source = condition.source
-    starts = range(0, len(source), batch)[processes.rank :: processes.world]
-    draws = [[Draw(index, 0) for index in range(first, min(first + batch, len(source)))] for first in starts]
-    answers, problems, right = [], {}, 0
-    for indices, pictures in zip(draws, load(pictures_of(source, size), draws, workers), strict=True):
-        pixels = pictures.pixels.to(processes.device)
-        targets = torch.tensor([labels[draw.index] for draw in indices], device=processes.device)
-        if condition.change is not None:
-            pixels = condition.change(judge, pixels, targets, pictures.identities)
-        with torch.no_grad():
-            chances = judge(pixels).cpu().double().log_softmax(-1)
-        if chances.isnan().any():
-            strange = pictures.identities[int(chances.isnan().any(-1).nonzero()[0])]
-            raise FloatingPointError(
-                f"the logits for {strange} of {source.name} ({key_of(condition.name, condition.severity)}) are no "
-                "numbers: the weights are broken, or its layers were told to solve in a way that diverges"
-            )
-        confidence, named = chances.max(-1)
-        for number, draw in enumerate(indices):
-            label, broken = labels[draw.index], pictures.identities[number] in pictures.problems
-            found = -1 if broken else int(named[number])
-            answers.append(
-                Answer(
-                    draw.index,
-                    found == label,
-                    found,
-                    float(confidence[number].exp()),
-                    -float(chances[number, label]),
-                )
-            )
-            right += found == label
-        problems |= {f"{source.name}: {identity}": problem for identity, problem in pictures.problems.items()}
-        if watch is not None and len(answers) * processes.world < len(source):
-            watch(len(answers) * processes.world, len(source), right / len(answers))
-    answers, problems = sorted(processes.gather(answers)), dict(processes.gather(list(problems.items())))
-    if watch is not None:
-        watch(len(answers), len(source), sum(each.right for each in answers) / len(answers))
-    return answers, problems
-
-
-def judged(answers: Sequence[Answer], clean: Outcome | None, *, keep_named: bool) -> Outcome:
-    """The outcome of a condition: accuracy in percent, loss, calibration error, consistency with clean pictures."""
-    right, named = np.array([each.right for each in answers]), np.array([each.named for each in answers])
-    readable = named >= 0
-    figures = {"accuracy": bootstrap(100.0 * right)}
-    if readable.any():
-        confidence = np.array([each.confidence for each in answers])[readable]
-        figures["loss"] = bootstrap(np.array([each.loss for each in answers])[readable])
-        figures["calibration error"] = (100 * calibration_error(confidence, right[readable]), None, None)
-    if clean is not None and clean.named is not None:
-        figures["consistency"] = bootstrap(100.0 * (readable & (named == clean.named)))
-    return Outcome(right, named if keep_named else None, figures, unread=int((~readable).sum()))
-
-
-def rows_of(
-    model: str, benchmark: Benchmark, outcomes: dict[str, Outcome], source: Source, space: LabelSpace
-) -> list[Row]:
-    """All rows of a benchmark, its classes included."""
-    protocol = benchmark.protocol
-    if not space.is_plain:
-        protocol += f"; label space: {space}"
+def rows_of(model: str, benchmark: Benchmark, judge: Any, results: Results) -> list[Row]:
+    """All rows of a benchmark, its subsets included."""
+    outcomes, task = results.outcomes[benchmark.name], benchmark.task
+    protocol = results.asked[benchmark.name]["protocol"] + task.remark(judge)
     if absent := benchmark.not_asked + benchmark.missing:
         protocol += f"; partial, without {listed(absent, 3)}"
-    rows = []
-    for condition, severity, metric, figure in summarize(benchmark, outcomes):
-        count = len(source)
-        if metric in ("loss", "calibration error"):
-            count -= outcomes[key_of(condition, severity)].unread
-        rows.append(Row(model, benchmark.name, condition, severity, metric, *figure, count, protocol))
-    labels = np.array(source.labels)
-    for said, conditions in groups_of_classes(benchmark).items():
-        right = np.stack([outcomes[key_of(each.name, each.severity)].right for each in conditions], 1).mean(1)
-        for number, name in enumerate(source.classes):
-            mine = right[labels == number]
-            if len(mine):
-                figure, condition = bootstrap(100 * mine), f"class {name}{said}"
-                rows.append(Row(model, benchmark.name, condition, None, "accuracy", *figure, len(mine), protocol))
+    rows = [
+        Row(model, benchmark.name, condition, metric, *figure, protocol)
+        for condition, metric, figure in benchmark.summarize(benchmark, outcomes)
+    ]
+    first, subsets = task.metrics[0], task.subsets(benchmark.source)
+    for group, conditions in benchmark.parts().items() if subsets else ():
+        means = np.stack([outcomes[each].columns[first.column] for each in conditions], 1).mean(1)
+        for name, inside in subsets.items():
+            if len(mine := means[inside & ~np.isnan(means)]):
+                figure, condition = bootstrap(first.scale * mine), replace(group, subset=name)
+                rows.append(Row(model, benchmark.name, condition, first.name, *figure, len(mine), protocol))
     return rows
-
-
-def groups_of_classes(benchmark: Benchmark) -> dict[str, list[Condition]]:
-    """Conditions over which the accuracy of a class is a mean, and what is said of that: the 15, or each by itself."""
-    published = [each for each in benchmark.conditions if each.name in PUBLISHED]
-    if published:
-        return {", mean of the corruptions": published}
-    changed = [each for each in benchmark.conditions if each.change is not None]
-    each_by_itself = {f", {key_of(each.name, each.severity)}": [each] for each in changed}
-    return each_by_itself or {"": benchmark.conditions}
-
-
-def pictures_of(source: Source, size: int) -> Pictures:
-    return Pictures(source, partial(centre_pixels, size=size))
 
 
 # Before anything is tried
@@ -374,39 +266,39 @@ def check_writable(output: Path) -> None:
         pass
 
 
-def take_up(results: Results, benchmark: Benchmark, source: Source, space: LabelSpace) -> None:
+def take_up(results: Results, benchmark: Benchmark, judge: Any) -> None:
     """Notes what is asked, or checks that it is what was asked before."""
-    keys = [key_of(condition.name, condition.severity) for condition in benchmark.conditions]
+    source, task = benchmark.source, benchmark.task
+    facts = {"name": task.name, "metrics": [asdict(metric) for metric in task.metrics], **task.describe(judge)}
     asked = {
-        "protocol": benchmark.protocol,
+        "protocol": benchmark.protocol + task.protocol(judge),
         "data": benchmark.data,
         "pictures": digest_of(source.identities),
         "images": len(source),
-        "classes": len(set(source.labels)),
-        "among_present": benchmark.among_present,
         "change": benchmark.change,
-        "label_space": asdict(space),
     }
-    before = results.asked.get(benchmark.name)
-    if before is not None:
-        before = {"label_space": asdict(space), **before}  # files written before it was kept have "among_present"
-    if before is not None and any(before.get(name) != asked[name] for name in asked):
-        told = [f"{name} {before.get(name)!r}, now {now!r}" for name, now in asked.items() if before.get(name) != now]
+    if (before := results.asked.get(benchmark.name)) is not None:
+        # Of the task, files say what was known of it when they were written.
+        known = {name: before.get(name) for name in asked} | without_metrics(before["task"])
+        now = asked | {name: facts.get(name) for name in without_metrics(before["task"])}
+        if told := [f"{name} {known[name]!r}, now {now[name]!r}" for name in now if known[name] != now[name]]:
+            raise ValueError(
+                f"the file holds {benchmark.name} with other settings: {'; '.join(told)}; give --output another file"
+            )
+    if lost := [each for each in results.outcomes.get(benchmark.name, {}) if each not in benchmark.conditions]:
         raise ValueError(
-            f"the file holds {benchmark.name} with other settings: {'; '.join(told)}; give --output another file"
+            f"the file holds more of {benchmark.name} than is asked for now, such as {lost[0].key}: ask for that as "
+            "well, which takes no time, or give --output another file"
         )
-    if lost := [key for key in results.outcomes.get(benchmark.name, {}) if key not in keys]:
-        raise ValueError(
-            f"the file holds more of {benchmark.name} than is asked for now, such as {lost[0]}: ask for that as well, "
-            "which takes no time, or give --output another file"
-        )
-    attacks = {
-        key: asdict(attack.attack if isinstance(attack, Transferred) else attack)
-        for key, attack in benchmark.attacks.items()
-    }
-    asked |= {"conditions": keys, "attacks": attacks, "missing": [*benchmark.not_asked, *benchmark.missing]}
+    conditions = [condition.to_json() for condition in benchmark.conditions]
+    asked |= {"task": facts, "conditions": conditions, "missing": [*benchmark.not_asked, *benchmark.missing]}
     results.asked[benchmark.name] = asked
     results.pictures[benchmark.name] = list(source.identities)
+
+
+def without_metrics(task: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the answers to a task: not what is made of them."""
+    return {name: fact for name, fact in task.items() if name != "metrics"}
 
 
 def check_missing(benchmark: Benchmark, partial_ok: bool) -> None:
@@ -419,79 +311,3 @@ def check_missing(benchmark: Benchmark, partial_ok: bool) -> None:
 
 def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def match_classes(subject: Subject, source: Source, among_present: bool) -> tuple[list[int] | None, list[int]]:
-    """Which logits to look at (None for all), and for each picture the one among these that is right.
-
-    Raises:
-        ValueError: the model knows other classes.
-    """
-    known, outputs = subject.classes, outputs_of(subject)
-    if known is not None and outputs != len(known):
-        raise ValueError(f"{subject.name} has {outputs} logits and names {len(known)} classes: name as many")
-    if known is None:
-        if outputs != len(source.classes):
-            raise ValueError(
-                f"{subject.name} has {outputs} classes whose names are not known, {source.name} has "
-                f"{len(source.classes)}: they cannot be matched"
-            )
-        return None, list(source.labels)
-    strange = [name for name in source.classes if name not in known]
-    if strange:
-        raise ValueError(
-            f"{subject.name} does not know {len(strange)} of the {len(source.classes)} classes of {source.name}: "
-            f"{', '.join(strange[:5])}; it knows {', '.join(known[:5])}, ..."
-        )
-    column = {name: number for number, name in enumerate(known)}
-    if among_present:
-        return [column[name] for name in source.classes], list(source.labels)
-    return None, [column[source.classes[label]] for label in source.labels]
-
-
-def label_space(subject: Subject, source: Source, among_present: bool) -> LabelSpace:
-    """Of classes that are matched."""
-    known = source.classes if subject.classes is None else subject.classes
-    chosen = source.classes if among_present else known
-    return LabelSpace(len(chosen), len(known), len(source.classes), digest_of(sorted(chosen)))
-
-
-@torch.no_grad()
-def outputs_of(subject: Subject) -> int:
-    """How many logits a model gives: as it says, or as it does."""
-    said = getattr(getattr(subject.classifier, "model", None), "num_classes", None)
-    if said is not None:
-        return said
-    like = next(subject.classifier.parameters(), torch.zeros(()))
-    with evaluating(subject.classifier):
-        return subject.classifier(torch.zeros(1, 3, subject.size, subject.size, device=like.device)).shape[-1]
-
-
-def find_flat(
-    judge: nn.Module,
-    condition: Condition,
-    size: int,
-    labels: Sequence[int],
-    device: torch.device,
-    batch: int,
-    count: int = 64,
-) -> Tensor:
-    """For some pictures, whether the gradient of the loss is exactly zero."""
-    source = condition.source
-    chosen = set(limited(source, count).identities)
-    draws = [Draw(index, 0) for index, identity in enumerate(source.identities) if identity in chosen]
-    batches = [draws[first : first + batch] for first in range(0, len(draws), batch)]
-    found = []
-    for some, pictures in zip(batches, load(pictures_of(source, size), batches), strict=True):
-        targets = torch.tensor([labels[draw.index] for draw in some], device=device)
-        found.append(zero_gradients(judge, pictures.pixels.to(device), targets))
-    return torch.cat(found)
-
-
-def usual_rest(subject: Subject, data: str, count: int = 64) -> dict[str, float]:
-    """What VARS layers leave unexplained of clean pictures, for a strength that adapts: see `adaptive.calibrate`."""
-    source = limited(open_source(data, "val"), count)
-    draws = [[Draw(index, 0) for index in range(len(source))]]
-    return calibrate(
-        subject.classifier, (pictures.pixels for pictures in load(pictures_of(source, subject.size), draws))
-    )

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from ..attention import Reconstruction
-from ..models.classifier import Classifier
+from ..models.classifier import Classifier, own_size
 from ..models.convert import conversion_of
 from ..models.origin import origin_of
-from ..models.peers import class_names, open_classifier, own_size
+from ..models.peers import class_names
+from ..models.sources import open_classifier
 from ..models.weights import layers_of
 from ..sparse import SOLVERS
 from ..sparse.problem import check_strength

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from .processes import is_first
+from ..scoring import is_first
 from .run import Progress, Watch
 
 
@@ -24,7 +24,7 @@ def watching() -> Iterator[Watch]:
         def line(now: Progress) -> None:
             if now.done >= now.total:
                 place = f"{now.number}/{now.count} {now.benchmark}, {now.condition}"
-                print(f"{place}: {100 * now.right:.2f} %", file=sys.stderr, flush=True)
+                print(f"{place}: {now.value:.2f}{now.unit}", file=sys.stderr, flush=True)
 
         yield line
         return
@@ -38,7 +38,7 @@ def watching() -> Iterator[Watch]:
                 task,
                 description=f"{now.number}/{now.count} {now.benchmark}, {now.condition}",
                 completed=now.share,
-                now=f"{min(now.done, now.total)}/{now.total} pictures, {100 * now.right:.1f} %",
+                now=f"{min(now.done, now.total)}/{now.total} pictures, {now.value:.1f}{now.unit}",
             )
 
         yield update

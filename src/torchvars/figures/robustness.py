@@ -7,9 +7,12 @@ from textwrap import fill
 
 import numpy as np
 
-from ..evaluation.corruptions import EXTRA, PUBLISHED
+from ..evaluation.conditions import Condition
+from ..evaluation.corruptions import CORRUPTIONS
 from ..evaluation.results import Results
 from .speed import COLOURS, MARKERS
+
+STYLES = {"pgd": "-", "square": "--", "fgsm": ":", "autoattack": "-."}
 
 
 def draw_corruptions(results: Sequence[Results], path: Path) -> bool:
@@ -18,18 +21,18 @@ def draw_corruptions(results: Sequence[Results], path: Path) -> bool:
 
     tables = []
     for result in results:
-        for benchmark in ("corruptions", "imagenet_c", "cifar10_c"):
+        for benchmark in result.outcomes:
             values = {
-                (row.condition, row.severity): row.value
+                (row.condition.name, row.severity): row.value
                 for row in result.rows
-                if row.benchmark == benchmark and row.metric == "accuracy" and row.severity is not None
+                if row.benchmark == benchmark and row.metric == "accuracy" and is_corrupted(row.condition)
             }
             if values:
                 title = f"{fill(result.label, 30)}\n{benchmark}{_among(result, benchmark)}"
                 tables.append((title, values))
     if not tables:
         return False
-    names = [name for name in (*PUBLISHED, *EXTRA) if any((name, s) in t for _, t in tables for s in range(1, 6))]
+    names = [name for name in CORRUPTIONS if any((name, s) in t for _, t in tables for s in range(1, 6))]
     figure = Figure(figsize=(1.8 + 2.6 * len(tables), 1.8 + 0.3 * len(names)), layout="constrained")
     every = figure.subplots(1, len(tables), sharey=True, squeeze=False)[0]
     for axes, (title, values) in zip(every, tables, strict=True):
@@ -51,7 +54,7 @@ def draw_attacks(results: Sequence[Results], path: Path) -> bool:
     from matplotlib.figure import Figure
 
     measures = {"linf": "largest change of a pixel, of 255", "l2": "root of the sum of squared changes of pixels"}
-    there = {row.condition.split(" ")[0] for result in results for row in result.rows}
+    there = {row.condition["norm"] for result in results for row in result.rows}
     norms = [norm for norm in measures if norm in there]
     if not norms:
         return False
@@ -73,45 +76,48 @@ def draw_attacks(results: Sequence[Results], path: Path) -> bool:
 def _draw_balls(results: Sequence[Results], norm: str, axes) -> int:
     """The lines of one norm, and how many they are."""
     drawn = 0
-    styles = {"pgd": "-", "square": "--", "fgsm": ":", "autoattack": "-."}
     for number, result in enumerate(results):
         for benchmark in result.outcomes:
-            rule = benchmark.split(" ")[0]
-            if rule not in styles:
-                continue
-            for marker, (effort, points) in zip(cycle(MARKERS), _by_effort(result, benchmark, norm).items()):
+            rules = _by_effort(result, benchmark, norm).items()
+            for marker, ((rule, effort), points) in zip(cycle(MARKERS), rules):
                 radii, values, low, high = np.array(sorted(points)).T
                 label = f"{result.label}, {benchmark}{effort}" + (", l2" if norm == "l2" else "")
                 label += _among(result, benchmark)
                 colour = COLOURS[number % len(COLOURS)]
-                axes.plot(radii, values, styles[rule], color=colour, marker=marker, markersize=4, label=label)
+                axes.plot(radii, values, STYLES[rule], color=colour, marker=marker, markersize=4, label=label)
                 axes.fill_between(radii, low, high, color=colour, alpha=0.1, linewidth=0)
                 drawn += 1
     return drawn
 
 
-def _by_effort(result: Results, benchmark: str, norm: str) -> dict[str, list[tuple[float, float, float, float]]]:
-    """Radius, accuracy and its interval of attacks in a norm, by what they say of steps or queries."""
-    found = {}
+def _by_effort(
+    result: Results, benchmark: str, norm: str
+) -> dict[tuple[str, str], list[tuple[float, float, float, float]]]:
+    """Radius, accuracy and its interval of attacks in a norm, by the attack and how hard it tries."""
+    found, clean = {}, []
     for row in result.rows:
-        if row.benchmark != benchmark or row.metric != "accuracy":
+        if row.benchmark != benchmark or row.metric != "accuracy" or row.condition.subset is not None:
             continue
-        if row.condition == "clean":
-            radius, effort = 0.0, None
-        elif row.condition.startswith(f"{norm} "):
-            ball, comma, effort = row.condition.removeprefix(f"{norm} ").partition(",")
-            radius, effort = float(ball.removesuffix("/255")), comma + effort
-        else:
-            continue
-        found.setdefault(effort, []).append((radius, row.value, row.low, row.high))
-    clean = found.pop(None, [])
-    return {effort: clean + points for effort, points in found.items()}
+        if row.condition.family == "clean":
+            clean.append((0.0, row.value, row.low, row.high))
+        elif row.condition["norm"] == norm:
+            effort = "".join(
+                f", {row.condition[word]} {word}" for word in ("steps", "queries") if row.condition[word] is not None
+            )
+            radius = row.condition["radius"] * (255 if norm == "linf" else 1)
+            found.setdefault((row.condition.name, effort), []).append((radius, row.value, row.low, row.high))
+    return {rule: clean + points for rule, points in found.items()}
+
+
+def is_corrupted(condition: Condition) -> bool:
+    """Whether it is a corruption at one severity, of all pictures."""
+    return condition.family == "corruption" and condition.severity is not None and condition.subset is None
 
 
 def _among(result: Results, benchmark: str) -> str:
     """The label space, where the model has other classes than the pictures."""
     space = result.label_space(benchmark)
-    return "" if space.is_plain else f", {space}"
+    return "" if space is None or space.is_plain else f", {space}"
 
 
 def _ink(value: float) -> str:

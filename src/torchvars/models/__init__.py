@@ -4,6 +4,7 @@ from .classifier import Classifier
 from .convert import convert, restore, set_share
 from .deit import DeiT
 from .gfnet import GFNet
+from .matching import match
 from .registry import BACKBONES, MODELS, create
 from .rvt import RVT
 from .weights import load_released
@@ -18,6 +19,7 @@ __all__ = [
     "convert",
     "create",
     "load_released",
+    "match",
     "restore",
     "set_share",
 ]

@@ -16,7 +16,8 @@ picture: a head that reads it needs some layers left as they are (`layers`), or 
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +94,7 @@ def convert(
 
 def restore(model: nn.Module) -> nn.Module:
     """Puts the original attentions back, as they were before `convert`, whatever was trained since; in place."""
-    converted = {name: module for name, module in model.named_modules() if hasattr(module, "replaced")}
+    converted = converted_layers(model)
     if not converted:
         raise ValueError(f"nothing to restore: no attention of this {type(model).__name__} was converted")
     if not all(module.replaced for module in converted.values()):
@@ -126,6 +127,26 @@ def forget_originals(model: nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, "replaced"):
             module.replaced = ()
+
+
+def converted_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers that `convert` put into a model, by their names, in order."""
+    return {name: module for name, module in model.named_modules() if hasattr(module, "replaced")}
+
+
+@contextmanager
+def originals_in(model: nn.Module, names: Container[str] | None = None) -> Iterator[dict[str, nn.Module]]:
+    """Within it a converted model has its original attentions, or those of some names: the model as it was trained."""
+    converted = {name: layer for name, layer in converted_layers(model).items() if names is None or name in names}
+    originals = {name: layer.replaced[0] for name, layer in converted.items()}
+    for name, original in originals.items():
+        # The model may have moved in the meantime.
+        model.set_submodule(name, original.to(next(converted[name].parameters())).eval())
+    try:
+        yield originals
+    finally:
+        for name, layer in converted.items():
+            model.set_submodule(name, layer)
 
 
 def set_share(model: nn.Module, share: float) -> None:

@@ -20,7 +20,9 @@ from ..attention import ATTENTIONS, Reconstruction
 from ..attention import create as create_attention
 from ..attention.tokens import Grid
 from ..sparse import ISTA, Equilibrium, plain, reconstruct
+from .origin import build, origin_of
 from .registry import create as create_model
+from .weights import layers_of, set_layers
 
 DIM, HEADS = 192, 6  # of every layer
 REFERENCE = "softmax"  # ratios are to it
@@ -144,6 +146,30 @@ def measure_compiled(
             torch.compile(contestant.module, dynamic=False), contestant.inputs
         )
     return measure("compiled", contestants, *size, rounds)
+
+
+@torch.no_grad()
+def measure_sizes(
+    models: Mapping[str, nn.Module], sizes: Sequence[int], rounds: int = 5, device: str = "cpu"
+) -> dict[int, dict[str, float]]:
+    """Seconds of a forward pass of one picture, medians of rounds in which all models take their turn.
+
+    Models are built again for each size (pixels), with new weights, on which no time depends.
+    """
+    seconds = {}
+    for size in sizes:
+        actions = {}
+        for name, model in models.items():
+            origin = origin_of(model)
+            built = build({**origin, "options": {**origin["options"], "img_size": size}})
+            set_layers(built, {"layers": layers_of(model)}, Path(), {})
+            picture = torch.randn(1, getattr(model, "in_chans", 3), size, size, device=device)
+            actions[name] = partial(forward_seconds, Contestant(built.to(device).eval(), (picture,)))
+        for action in actions.values():
+            action()
+        measured = interleaved(actions, rounds)
+        seconds[size] = {name: statistics.median(each) for name, each in measured.items()}
+    return seconds
 
 
 def has_compiler() -> bool:

@@ -11,18 +11,18 @@ from .classifier import Classifier
 
 # Names in the folder of a run, which training writes.
 RUN, CHECKPOINTS, FACTS, BEST = "run.json", "checkpoints", "facts.json", "best.json"
+CONVERSION = "convert.json"  # beside the runs that are stages of a conversion
 
 
 def resuming(run: Path) -> str:
-    """The command that goes on with a run."""
+    """The command that goes on with a run, or with the conversion of which it is a stage."""
+    if (run.parent / CONVERSION).exists():
+        return f"torchvars convert --resume {shlex.quote(str(run.parent))}"
     return f"torchvars train --resume {shlex.quote(str(run))}"
 
 
-def load_unfinished(run: Path) -> Classifier:
-    """The classifier of a run so far, in evaluation mode; a note says of which step it is.
-
-    Args:
-        run: folder of a run that has run.json, and no weights yet.
+def config_of_run(run: Path) -> dict:
+    """What config.json will say of the classifier of a run that has run.json, and no weights yet.
 
     Raises:
         ValueError: it has no checkpoint yet, or does not say what the model is.
@@ -37,6 +37,17 @@ def load_unfinished(run: Path) -> Classifier:
             f"the run {run} is not finished: its {kind} checkpoint is of step {step}, and {RUN} does not say of which "
             f"classes, so that no classifier can be made of it; {finish}"
         )
+    return config
+
+
+def load_unfinished(run: Path, **changed) -> Classifier:
+    """The classifier of a run so far, in evaluation mode; a note says of which step it is.
+
+    Args:
+        changed: as for `weights.load`.
+    """
+    config, finish = config_of_run(run), f"finish it with {resuming(run)}"
+    step, kind, checkpoint = find_checkpoint(run / CHECKPOINTS)
     digests, state = json.loads((checkpoint / FACTS).read_text())["sha256"], {}
     for file in ("model.safetensors", "average.safetensors"):  # the average, where there is one, is what is evaluated
         if file in digests:
@@ -44,7 +55,7 @@ def load_unfinished(run: Path) -> Classifier:
                 raise ValueError(f"{checkpoint / file} is damaged: {finish}")
             state |= stored.read_safetensors(checkpoint / file)
     state = {name.removeprefix("model."): tensor for name, tensor in state.items()}
-    classifier = stored.rebuild(config, state, checkpoint)
+    classifier = stored.rebuild(config, state, checkpoint, **changed)
     print(f"{run} is not finished: these are the weights of step {step}, its {kind} so far; {finish}", file=sys.stderr)
     return classifier
 

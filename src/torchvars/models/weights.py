@@ -14,7 +14,6 @@ from typing import NoReturn
 
 import safetensors
 import torch
-from huggingface_hub import hf_hub_download
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ from ..attention.released import from_released
 from ..sparse import settings_of, solver_from
 from ..sparse.checks import is_number
 from .classifier import Classifier, run_model
-from .embedded import find_embedded
+from .head import head_names
 from .origin import build, count_classes, image_size, is_plain, origin_of
 from .registry import create
 from .rvt import RVT
@@ -119,7 +118,7 @@ def rebuild(config: dict, state: dict[str, Tensor], folder: Path, **changed) -> 
     if "num_classes" in changed:
         state = with_new_head(state, model)
     set_layers(model, config, folder, changed)
-    _load_whole(model, state, folder / WEIGHTS)
+    load_whole(model, state, folder / WEIGHTS)
     if hasattr(model, "pretrained_cfg"):
         model.pretrained_cfg = {**model.pretrained_cfg, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
         model.default_cfg = model.pretrained_cfg
@@ -162,9 +161,7 @@ def changed_origin(config: dict, changed: dict) -> dict:
 
 def with_new_head(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """A state whose head is the model's own where that is for another number of classes."""
-    told = (getattr(model, "default_cfg", None) or {}).get("classifier")  # timm's contract; else as in transformers
-    told = told or ("classifier", "cls_classifier", "distillation_classifier")
-    heads = tuple(f"{name}." for name in ([told] if isinstance(told, str) else told))
+    heads = tuple(f"{name}." for name in head_names(model))
     own, saved = (
         {name: tensor for name, tensor in each.items() if name.startswith(heads)}
         for each in (model.state_dict(), state)
@@ -267,22 +264,6 @@ def _check_shapes(
             f"{name} is {found.get(name, 'missing')} here, and {built.get(name, 'missing')} in "
             f"{name_of_model} as it was created: {advice}"
         )
-
-
-def resolve(name: str | Path, **options) -> Path:
-    """The folder of a model: the one given, else that of weights that come with the package, else that of the hub."""
-    if Path(name).is_dir():
-        return Path(name)
-    if "/" not in str(name):  # a name on the hub has an owner
-        try:
-            return find_embedded(str(name))
-        except ValueError as error:
-            raise ValueError(f"no folder {name}, nor an owner before it, as names on the hub have: {error}") from error
-    try:
-        files = [hf_hub_download(str(name), file, **options) for file in (CONFIG, WEIGHTS)]
-    except (OSError, ValueError) as error:
-        raise ValueError(f"no folder {name} here, nor could it be had from the hub: {error}") from error
-    return Path(files[0]).parent
 
 
 def card(
@@ -407,7 +388,7 @@ def load_released(
         attention_options=options,
         conv_mlp=state[first + "mlp.fc1.weight"].ndim == 4,
     )
-    _load_whole(model, _renamed(state, depths), path)
+    load_whole(model, _renamed(state, depths), path)
     return model.eval()
 
 
@@ -455,7 +436,7 @@ def _released_state(path: Path, ema: bool) -> dict[str, Tensor]:
     return {name.removeprefix("module."): tensor for name, tensor in checkpoint.items()}
 
 
-def _load_whole(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+def load_whole(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     """All tensors or none: names and shapes are compared before any is copied."""
     expected = model.state_dict()
     wrong = [f"missing {name}" for name in expected if name not in state]

@@ -21,27 +21,34 @@ from ..data import (
     Order,
     Part,
     Pictures,
+    Shown,
     Source,
     absolute,
     check_workers,
     derive_seed,
     held_out_tenth,
     leave_out,
+    limited,
     load,
     open_source,
+    open_unlabelled,
 )
-from ..models import Classifier, create
+from ..models import Classifier, convert, create
 from ..models import weights as stored
+from ..models.classifier import own_size
 from ..models.lock import held
-from ..models.peers import Among, class_names, open_classifier, own_size
+from ..models.peers import Among, class_names
+from ..models.sources import find_weights, open_classifier
 from ..models.unfinished import CHECKPOINTS, resuming
+from ..scoring import Asked, Processes, score
 from ..sparse import solver_from
-from .augment import Mix, augment_patches, picture_transform
+from .augment import Mix, picture_transform
 from .average import Average
 from .checkpoint import Checkpoints, optimizer_tensors, restore_optimizer
-from .distill import distillation_loss, soft_cross_entropy
 from .folder import RunFolder
+from .matching import Join, Match
 from .norms import share_statistics
+from .objectives import Labels, Objective
 from .processes import join_restarted
 from .recipe import Recipe
 from .report import Report
@@ -87,17 +94,48 @@ class Progress:
     """Where a run is, and what it has summed up since the epoch began."""
 
     step: int = 0
-    best: float = -1.0
+    best: float | None = None
     loss: float = 0.0
     correct: float = 0.0
     seen: int = 0
     unreadable: dict[str, str] = field(default_factory=dict)
     held_out_unreadable: dict[str, str] = field(default_factory=dict)
+    errors: list[float] = field(default_factory=list)
+    stale: int = 0
+    """Epochs since the last that was 1 % better."""
+
+    def add(self, loss: float, correct: float, errors: Sequence[float]) -> None:
+        """Sums over the pictures of a step."""
+        self.loss, self.correct = self.loss + loss, self.correct + correct
+        before = self.errors or [0.0] * len(errors)
+        self.errors = [old + new for old, new in zip(before, errors, strict=True)]
+
+    def means(self) -> tuple[float, float, list[float]]:
+        """Since the epoch began."""
+        return self.loss / self.seen, self.correct / self.seen, [error / self.seen for error in self.errors]
+
+    def begin_epoch(self) -> None:
+        self.loss, self.correct, self.seen, self.errors = 0.0, 0.0, 0, []
+
+    def judge(self, line: dict[str, float], metric: str, sign: int) -> bool:
+        """Whether an epoch is the best so far by a metric, of which more (1) or less (-1) is better."""
+        score, before = sign * line[metric], self.best
+        first = before is None
+        clearly = first or score > before + 0.01 * abs(before)
+        self.stale = 0 if clearly else self.stale + 1
+        self.best = score if first else max(before, score)
+        return first or score > before
 
 
 # Seconds to wait for the folder of a run that was killed: processes that read pictures for it notice that within 5, and
 # may hold its lock till then.
 RELEASE = 6
+
+
+def ended(recipe: Recipe, progress: Progress) -> bool:
+    """Whether a run no longer gets better, and is to end."""
+    patience = recipe.conversion and recipe.conversion.patience
+    return bool(patience) and progress.stale >= patience
 
 
 class Diverged(FloatingPointError):
@@ -117,19 +155,18 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> signal
     check_processes(recipe, settings, accelerator)
     refusal = f"another training run is writing {settings.output}: wait for its end, stop it, or take another folder"
     with held(settings.output, refusal, RELEASE) if accelerator.is_main_process else nullcontext():
-        told = _train(recipe, settings, resume, accelerator)
+        told = train_on(accelerator, recipe, settings, resume)
     accelerator.end_training()
     return told
 
 
-def _train(recipe: Recipe, settings: Settings, resume: bool, accelerator: Accelerator) -> signal.Signals | None:
+def train_on(accelerator: Accelerator, recipe: Recipe, settings: Settings, resume: bool) -> signal.Signals | None:
+    """The same by processes that were started, in a folder that is held."""
     rank, world, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     folder, begins = RunFolder(settings.output), not resume and accelerator.is_main_process
     if begins:
         folder.check_free()
-    pictures, held_out = (open_split(settings.data, split, recipe) for split in ("train", "val"))
-    check_apart(pictures, held_out)
-    check_classes(pictures, held_out)
+    pictures, held_out = open_splits(settings.data, recipe)
     transform = picture_transform(
         recipe.img_size,
         training=True,
@@ -142,12 +179,12 @@ def _train(recipe: Recipe, settings: Settings, resume: bool, accelerator: Accele
     _ = Pictures(pictures, transform)[Draw(0, 0)]  # what does not fit is told before a run is begun
     shown = some_pictures(held_out, recipe.img_size).to(device)
     order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
-    mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, recipe.smoothing, len(pictures.classes))
+    steps = (recipe.conversion and recipe.conversion.epoch_steps) or order.steps  # of an epoch
 
     torch.manual_seed(derive_seed(recipe.seed, "model"))
     classifier = build(recipe, pictures)
     described = stored.describe(classifier)  # what could not be saved at the end is told of now
-    teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, pictures.classes, recipe.img_size)
+    objective = pose(recipe, classifier, pictures, device, recipe.epochs * steps)
     # First: it says so if the folder cannot be written.
     checkpoints = Checkpoints(settings.output / CHECKPOINTS, settings.keep_every)
     if begins:  # only now: what is wrong with the call leaves no run behind
@@ -160,16 +197,16 @@ def _train(recipe: Recipe, settings: Settings, resume: bool, accelerator: Accele
     if world > 1:
         share_statistics(classifier)
     classifier.to(device)
-    if teacher is not None:
-        teacher.to(device)
+    if latest is None and recipe.initial is None:
+        objective.begin(lambda: some_pictures(pictures, recipe.img_size, 64).to(device))
     if settings.shard:
         shard(classifier, classifier.model.blocks, world, device)
-    optimizer = torch.optim.AdamW(parameter_groups(classifier.model, recipe), lr=recipe.learning_rate)
+    optimizer = torch.optim.AdamW(parameter_groups(objective.trained, recipe), lr=recipe.learning_rate)
     average = None if recipe.ema is None else Average(classifier, recipe.ema)
     if settings.shard:
-        model, optimizer = classifier, accelerator.prepare(optimizer)
+        model, optimizer = objective.module, accelerator.prepare(optimizer)
     else:
-        model, optimizer = accelerator.prepare(classifier, optimizer)
+        model, optimizer = accelerator.prepare(objective.module, optimizer)
     progress = Progress(**facts.get("progress", {}))
     if latest is not None:
         restore_optimizer(model, optimizer, tensors["optimizer"], facts["optimizer"])
@@ -178,7 +215,9 @@ def _train(recipe: Recipe, settings: Settings, resume: bool, accelerator: Accele
         if average is not None:
             average.load(tensors["average"])
 
-    last = min(recipe.epochs * order.steps, settings.max_steps or math.inf)
+    last = min(recipe.epochs * steps, settings.max_steps or math.inf)
+    if ended(recipe, progress):
+        last = progress.step
     batches = load(Pictures(pictures, transform), order.batches(progress.step, last), settings.workers)
 
     def judged() -> AbstractContextManager:
@@ -203,16 +242,16 @@ def _train(recipe: Recipe, settings: Settings, resume: bool, accelerator: Accele
     with Stopping(loud=report is not None) as stopping, nullcontext() if report is None else closing(report):
         for batch in clock.waiting_for(batches):
             step = progress.step
-            rate = learning_rate(recipe, step, order.steps)
+            rate = learning_rate(recipe, step, steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["lr_scale"]
             torch.manual_seed(derive_seed(recipe.seed, "step", step, rank))  # of what is dropped within the model
-            loss, correct = learn(accelerator, model, optimizer, batch, mix, teacher, recipe, step)
+            loss, correct, *errors = learn(accelerator, model, optimizer, batch, objective, recipe, step)
             if average is not None:
                 average.update(classifier, step)
-            counts = [loss, correct, len(batch.labels), stopping.told is not None, len(batch.problems)]
+            counts = [loss, correct, len(batch.labels), stopping.told is not None, len(batch.problems), *errors]
             counts = accelerator.reduce(torch.tensor(counts, device=device))
-            loss, correct, seen, stop, broken = counts.tolist()  # if one is told to end, all do
+            loss, correct, seen, stop, broken, *errors = counts.tolist()  # if one is told to end, all do
             if not math.isfinite(loss):
                 kept = checkpoints.latest()
                 raise Diverged(
@@ -220,42 +259,44 @@ def _train(recipe: Recipe, settings: Settings, resume: bool, accelerator: Accele
                     "A lower learning rate, a longer warm-up or clip=1 may help"
                 )
             progress.step, progress.seen = step + 1, progress.seen + int(seen)
-            progress.loss, progress.correct = progress.loss + loss * seen / world, progress.correct + correct
+            progress.add(loss * seen / world, correct, [error * seen / world for error in errors])
             if report is not None:
-                means = progress.loss / progress.seen, progress.correct / progress.seen
-                report.step(progress.step, *means, clock.lap(recipe.batch)["images_per_second"])
+                said = objective.describe(objective.line(*progress.means()))
+                report.step(progress.step, said, clock.lap(recipe.batch)["images_per_second"])
             if broken:
                 progress.unreadable |= dict(gather_object(list(batch.problems.items())))
                 if report is not None:
                     folder.write_unreadable(progress.unreadable | progress.held_out_unreadable)
                 check_readable(progress.unreadable, settings.unreadable_share * len(pictures), folder)
-            if progress.step % order.steps == 0 or progress.step == last:
+            if progress.step % steps == 0 or progress.step == last:
                 times = clock.lap(recipe.batch)
                 with judged():
                     metrics, progress.held_out_unreadable = evaluate(
-                        accelerator, classifier, held_out, recipe, settings.workers
+                        accelerator, objective, held_out, recipe, settings.workers
                     )
                     views = look(classifier, shown)
                 line = {
                     "step": progress.step,
-                    "epoch": progress.step / order.steps,
+                    "epoch": progress.step / steps,
                     "learning_rate": rate,
-                    "loss": progress.loss / progress.seen,
-                    "accuracy": progress.correct / progress.seen,
+                    **objective.line(*progress.means()),
                     **metrics,
                     "unreadable": len(progress.unreadable),
                 }
-                better = line["val_accuracy"] > progress.best
-                progress.best = max(progress.best, line["val_accuracy"])
-                progress.loss, progress.correct, progress.seen = 0.0, 0.0, 0
+                better = progress.judge(line, *objective.best)
+                progress.begin_epoch()
                 if report is not None:
                     folder.add_metrics(line)
                     folder.add_times({"step": progress.step, **times})
                     if progress.held_out_unreadable:
                         folder.write_unreadable(progress.unreadable | progress.held_out_unreadable)
-                    report.epoch(line, times, shown, views)
+                    report.epoch(line, objective.describe(line), times, shown, views)
                 checkpoint(best=better)
                 clock.restart()
+                if ended(recipe, progress):
+                    if report is not None and progress.step < last:
+                        report.say(f"ended at step {progress.step} of {last}: no 1 % better in {progress.stale} epochs")
+                    break
             elif progress.step % settings.checkpoint_every == 0 or stop:
                 checkpoint()
             if stop and progress.step < last:
@@ -280,78 +321,62 @@ def learn(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     batch: Batch,
-    mix: Mix,
-    teacher: nn.Module | None,
+    objective: Objective,
     recipe: Recipe,
     step: int,
-) -> tuple[float, float]:
-    """One step of the optimizer. Returns the loss, a mean over the batch, and how many pictures were named rightly."""
+) -> list[float]:
+    """One step of the optimizer.
+
+    Returns the loss, a mean over the batch, how many pictures were named rightly, and the errors of the layers.
+    """
     pixels, labels = batch.pixels.to(accelerator.device), batch.labels.to(accelerator.device)
-    mixed, targets = mix(pixels, labels, derive_seed(recipe.seed, "mix", step))
+    pixels, targets = objective.prepare(pixels, labels, step)
     model.train()
     optimizer.zero_grad()
-    total, correct = 0.0, 0
-    portions = list(zip(mixed.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
-    for number, (pixels, targets) in enumerate(portions):
+    told = 0.0
+    portions = list(zip(pixels.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
+    share = torch.tensor([1 / len(portions), 1.0, *[1 / len(portions)] * len(objective.layers)])
+    for number, portion in enumerate(portions):
         # Processes add up their gradients with the last portion only.
         with accelerator.no_sync(model) if number < len(portions) - 1 else nullcontext():
             with accelerator.autocast():
-                logits = model(pixels)
-                loss = soft_cross_entropy(logits.float(), targets)
-                if recipe.patches:
-                    seed = derive_seed(recipe.seed, "patches", step, accelerator.process_index, number)
-                    changed = augment_patches(pixels, probability=recipe.patches, seed=seed)
-                    loss = loss + soft_cross_entropy(model(changed).float(), targets)
-                if teacher is not None:
-                    with torch.no_grad():
-                        taught = teacher(pixels)
-                    distilled = distillation_loss(
-                        logits.float(), taught.float(), recipe.distillation, recipe.temperature
-                    )
-                    loss = torch.lerp(loss, distilled, recipe.distillation_weight)
-            accelerator.backward(loss / len(portions))
-        total += loss.detach() / len(portions)
-        # A mixed picture counts for the label of its larger share.
-        correct += (logits.argmax(-1) == targets.argmax(-1)).sum()
+                learned = objective.learn(model, *portion, step, (accelerator.process_index, number))
+            accelerator.backward(learned.loss / len(portions))
+        told = told + share * torch.cat([torch.stack([learned.loss, learned.right]), learned.errors]).detach().cpu()
     if recipe.clip is not None:
         accelerator.clip_grad_norm_(model.parameters(), recipe.clip)
     optimizer.step()
-    return total.item(), correct.item()
+    return told.tolist()
 
 
 @torch.no_grad()
 def evaluate(
-    accelerator: Accelerator, classifier: Classifier, source: Source, recipe: Recipe, workers: int
+    accelerator: Accelerator, objective: Objective, source: Source, recipe: Recipe, workers: int
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Loss and accuracy on held-out pictures, each counted once however many processes share them.
+    """What an objective says of held-out pictures, each counted once however many processes share them.
 
-    Returns them, and the pictures that could not be read, which are counted as not recognised and have no loss.
+    Returns its metrics, and the pictures that could not be read, which are not judged.
     """
-    rank, world = accelerator.process_index, accelerator.num_processes
-    size = max(1, recipe.batch // world)
-    mine = range(rank, len(source), world)
-    # As many batches on each process, since a model that is spread over them runs on all or none: one that has no
-    # pictures left looks at the first again, and does not count it.
-    starts = range(0, -(-len(source) // world), size)
-    draws = [[Draw(index, 0) for index in mine[start : start + size] or [0]] for start in starts]
-    counted = [len(mine[start : start + size]) for start in starts]
-    classifier.eval()
-    sums, problems = torch.zeros(4, dtype=torch.float64), {}
-    pictures = Pictures(source, picture_transform(recipe.img_size, training=False))
-    for count, batch in zip(counted, load(pictures, draws, workers), strict=True):
-        logits = classifier(batch.pixels.to(accelerator.device)).double().cpu()[:count]
-        readable = torch.tensor([identity not in batch.problems for identity in batch.identities])[:count]
-        right = (logits.argmax(-1) == batch.labels[:count]) & readable
-        losses = torch.nn.functional.cross_entropy(logits, batch.labels[:count], reduction="none")
-        sums += torch.stack([losses[readable].sum(), readable.sum(), right.sum(), torch.tensor(count)])
-        problems |= {f"{source.name}: {identity}": problem for identity, problem in batch.problems.items()}
-    loss, read, right, count = accelerator.reduce(sums.to(accelerator.device)).tolist()
-    problems = dict(gather_object(list(problems.items())))
-    return {"val_loss": loss / max(read, 1), "val_accuracy": right / count}, problems
+    processes = Processes(accelerator.device)
+    size = max(1, recipe.batch // processes.world)
+    objective.module.eval()
+
+    def ask(asked: Asked) -> dict[str, Tensor]:
+        figures = objective.judge(asked.pixels, torch.tensor(asked.targets))
+        return dict(zip(objective.columns, figures.unbind(-1), strict=True))
+
+    scores = score(source, Shown(recipe.img_size), ask, None, processes, batch=size, workers=workers, together=True)
+    figures = torch.stack([scores.columns[name] for name in objective.columns], -1)
+    sums = torch.zeros(len(objective.columns), dtype=torch.float64)
+    # A batch at a time, as the curves of all runs were summed: so also their last digits are the same.
+    for part, unread in zip(figures.split(size), scores.unread.split(size), strict=True):
+        sums += part[~unread].sum(0)
+    sums, read = dict(zip(objective.columns, sums.tolist(), strict=True)), int((~scores.unread).sum())
+    return objective.metrics(sums, read, len(source)), scores.problems
 
 
 def some_pictures(source: Source, size: int, count: int = 8) -> Tensor:
-    """A few pictures from all over a source, so of several classes; the same all along."""
+    """Some pictures from all over a source, so of several classes; the same all along."""
     pictures = Pictures(source, picture_transform(size, training=False))
     count = min(count, len(source))
     return torch.stack([pictures[Draw(number * len(source) // count, 0)].pixels for number in range(count)])
@@ -374,6 +399,22 @@ def check_processes(recipe: Recipe, settings: Settings, accelerator: Accelerator
         raise ValueError("a model is sharded over several processes: start them with torchrun --nproc-per-node N")
     if settings.shard and recipe.precision == "fp16":
         raise ValueError("a sharded model is not trained in fp16, whose scaling does not know shards: take bf16")
+
+
+def open_splits(data: str, recipe: Recipe) -> tuple[Source, Source]:
+    """The pictures to train on, and those to judge by; a ValueError if they do not go together."""
+    if recipe.conversion is not None:
+        return open_without_labels(data, recipe)
+    pictures, held_out = (open_split(data, split, recipe) for split in ("train", "val"))
+    check_apart(pictures, held_out)
+    check_classes(pictures, held_out)
+    return pictures, held_out
+
+
+def open_without_labels(data: str, recipe: Recipe) -> tuple[Source, Source]:
+    """The same where labels are not learned from; without a split of their own, a tenth of all is judged by."""
+    pictures, held_out = (open_unlabelled(data, split) for split in ("train", "val"))
+    return pictures, limited(held_out, recipe.conversion.judged)
 
 
 def open_split(data: str, split: str, recipe: Recipe) -> Source:
@@ -436,6 +477,8 @@ def check_apart(pictures: Source, held_out: Source) -> None:
 
 def build(recipe: Recipe, pictures: Source) -> Classifier:
     """The model that is to be trained."""
+    if recipe.conversion is not None:
+        return set_solving(build_converted(recipe), recipe)
     count = len(pictures.classes)
     options = {"num_classes": count, "img_size": recipe.img_size, "drop_path_rate": recipe.drop_path}
     if recipe.patch_size is not None:
@@ -446,10 +489,15 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
         if recipe.initial is None:
             classifier = Classifier(create(recipe.model, **options))
         else:
-            classifier = build_from(stored.resolve(recipe.initial), recipe, pictures, options)
+            classifier = build_from(recipe.initial, recipe, pictures, options)
     except TypeError as error:
         raise ValueError(f"{recipe.model} takes no {' '.join(recipe.attention_options)}: {error}") from error
     classifier.classes = tuple(pictures.classes)
+    return set_solving(classifier, recipe)
+
+
+def set_solving(classifier: Classifier, recipe: Recipe) -> Classifier:
+    """Lets the layers that reconstruct solve as the recipe says."""
     layers = [layer for layer in classifier.modules() if isinstance(layer, Reconstruction)]
     told = [name for name in ("solver", "steps", "start", "strength") if getattr(recipe, name) is not None]
     if told and not layers:
@@ -465,16 +513,57 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
     return classifier
 
 
-def build_from(folder: Path, recipe: Recipe, pictures: Source, options: dict) -> Classifier:
+def build_converted(recipe: Recipe) -> Classifier:
+    """The original model with its attention replaced, and the weights to begin with if there are any."""
+    _, classifier = open_classifier(recipe.conversion.original)
+    convert_as(recipe, classifier)
+    if recipe.initial is not None:
+        folder = Path(recipe.initial)
+        stored.load_whole(classifier.model, stored.read_safetensors(folder / stored.WEIGHTS), folder / stored.WEIGHTS)
+    return classifier
+
+
+def convert_as(recipe: Recipe, classifier: Classifier) -> Classifier:
+    """Replaces the attention of a model as the recipe says."""
+    name, layers = recipe.conversion.attention, recipe.conversion.layers
+    try:
+        convert(classifier.model, name, layers=layers, **recipe.options_of_attention())
+    except TypeError as error:
+        raise ValueError(f"{name} takes no {' '.join(recipe.attention_options)}: {error}") from error
+    return classifier
+
+
+def pose(recipe: Recipe, classifier: Classifier, pictures: Source, device: torch.device, steps: int) -> Objective:
+    """What the model is to learn, in so many steps."""
+    if recipe.conversion is None:
+        mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, recipe.smoothing, len(pictures.classes))
+        teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, pictures.classes, recipe.img_size)
+        return Labels(classifier, mix, None if teacher is None else teacher.to(device), recipe)
+    columns = columns_of(classifier, pictures)
+    if recipe.conversion.stage == "match":
+        return Match(classifier, columns)
+    _, original = open_classifier(recipe.conversion.original)
+    return Join(classifier, original.to(device), columns, recipe, steps)
+
+
+def columns_of(classifier: Classifier, pictures: Source) -> list[int] | None:
+    """The logit of each class of the pictures; None if they have no labels that the model knows."""
+    known = class_names(classifier)
+    if known is None or not pictures.classes or not set(pictures.classes) <= set(known):
+        return None
+    return [known.index(name) for name in pictures.classes]
+
+
+def build_from(word: str, recipe: Recipe, pictures: Source, options: dict) -> Classifier:
     """A model with weights to begin with; its head is new if these were of other classes."""
-    config = stored.read_config(folder)
-    if config["architecture"] != recipe.model:
+    found = find_weights(word)
+    if found.architecture != recipe.model:
         raise ValueError(
-            f"the weights of {folder} are of {config['architecture']}, and the recipe is for {recipe.model}: take the "
-            f"recipe of that model, or this one with --model {config['architecture']}"
+            f"the weights of {word} are of {found.architecture}, and the recipe is for {recipe.model}: take the "
+            f"recipe of that model, or this one with --model {found.architecture}"
         )
-    classifier = stored.load(folder, **options)
-    if config.get("classes", list(pictures.classes)) != list(pictures.classes):
+    classifier = found.load(**options)
+    if found.classes not in (None, tuple(pictures.classes)):
         classifier.model.reset_classifier(len(pictures.classes))
     return classifier
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import tyro
+
 from ..models import MODELS
 
 # Fields that are numbers: which, what they must be, and whether one is; none of these holds for NaN.
@@ -41,6 +43,47 @@ LIMITS: list[tuple[tuple[str, ...], str, Callable[[float], bool]]] = [
         lambda value: 0 <= value < math.inf,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How the attention of a trained model is replaced, and what the new one learns of the model, without labels."""
+
+    stage: Literal["match", "join"]
+    """Each layer by itself from the attention that it replaces, or the whole from the logits and features."""
+    original: str
+    """The trained model: a folder of weights, a name that ships, timm:NAME or timm:NAME:FILE."""
+    attention: str = "vars_p"
+    """Attention to convert to; its options are those of the recipe."""
+    layers: tuple[int | str, ...] | None = None
+    """Attentions to convert, by index in order or by name; none: all."""
+    joined: int | None = None
+    """Join: the last so many of the converted layers, the others are still matched; none: all."""
+    groups: int = 1
+    """Join: groups in which the layers are joined, from the last to the first, during the first half of the run."""
+    trained: Literal["all", "layers"] = "all"
+    """Join: all weights are trained, or those of the converted layers only."""
+    features: float = 1.0
+    """Join: weight of the relative error of the final features; that of the logits is 1."""
+    errors: float = 1.0
+    """Join: weight of the mean relative error of the layers."""
+    epoch_steps: int | None = None
+    """Steps of an epoch; none: those of one pass over the pictures."""
+    patience: int | None = None
+    """Epochs after which a run ends if none of them made the figure it is judged by 1 % better; none: never."""
+    judged: int | None = 256
+    """Held-out pictures to judge an epoch by, always the same; none: all."""
+
+    def __post_init__(self):
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(self.layers))  # a list, if it was read from JSON
+        object.__setattr__(self, "original", _at_home(self.original))
+        for name in ("joined", "groups", "epoch_steps", "patience", "judged"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("features", "errors"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be zero or positive, and finite, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -81,8 +124,9 @@ class Recipe:
     drop_path: float = 0.1
     """Probability with which a residual branch is left out; it grows from zero at the first block to about this."""
     initial: str | None = None
-    """Weights to begin with, of the same model: a folder, or a name that ships; a head for other classes is new.
-    Of a model of timm, the recipe's model is timm:NAME."""
+    """Weights to begin with, of the same model: a name that ships, a folder of weights or of a run, OWNER/NAME on the
+    hub, a checkpoint of the authors, timm:NAME or timm:NAME:FILE; a head for other classes is new. Of a model of timm,
+    the recipe's model is timm:NAME."""
 
     learning_rate: float = 5e-4
     """Peak, for 512 pictures a step; it is scaled with the batch."""
@@ -129,7 +173,7 @@ class Recipe:
     """RVT's patch-wise augmentation: probability of each change of a patch; its loss is added. 0: off."""
 
     teacher: str | None = None
-    """Model to learn from as well: a folder of weights, timm:NAME, or timm:NAME:FILE with weights from a file."""
+    """Model to learn from as well, by the same words."""
     distillation: Literal["soft", "hard"] = "soft"
     """From its probabilities, or from its decisions."""
     distillation_weight: float = 0.5
@@ -137,7 +181,12 @@ class Recipe:
     temperature: float = 3.0
     """Of soft distillation."""
 
+    conversion: tyro.conf.Suppress[Conversion | None] = None
+    """Learn without labels from a model whose attention is replaced: see `torchvars convert`."""
+
     def __post_init__(self):
+        if isinstance(self.conversion, dict):  # read from JSON
+            object.__setattr__(self, "conversion", Conversion(**self.conversion))
         object.__setattr__(self, "attention_options", tuple(self.attention_options))  # a list, if it was read from JSON
         self.options_of_attention()
         for name in ("initial", "teacher"):

@@ -46,19 +46,16 @@ class Report:
             # It drops all from this step on: what was written after the checkpoint that the run goes on from.
             self.board = SummaryWriter(folder / "tensorboard", purge_step=first + 1)
 
-    def step(self, step: int, loss: float, accuracy: float, images_per_second: float) -> None:
-        """Means since the epoch began."""
+    def step(self, step: int, described: str, images_per_second: float) -> None:
+        """Where a run is, and its means since the epoch began in words."""
         if self.bar is not None:
-            said = f"loss {loss:.4f}, accuracy {100 * accuracy:.1f} %, {images_per_second:.0f} images/s"
-            self.bar.update(self.task, completed=step, said=said)
+            self.bar.update(self.task, completed=step, said=f"{described}, {images_per_second:.0f} images/s")
 
-    def epoch(self, line: dict, times: dict, shown: Tensor, views: Views) -> None:
-        """The metrics of an epoch, how long it took, and what the layers make of the pictures shown."""
+    def epoch(self, line: dict, described: str, times: dict, shown: Tensor, views: Views) -> None:
+        """The metrics of an epoch, also in words, how long it took, and what the layers make of the pictures shown."""
         said = (
-            f"epoch {line['epoch']:.4g} of {self.epochs}, step {line['step']}: loss {line['loss']:.4f}, "
-            f"accuracy {100 * line['accuracy']:.2f} %, validation loss {line['val_loss']:.4f}, "
-            f"validation accuracy {100 * line['val_accuracy']:.2f} %, {times['images_per_second']:.0f} images/s, "
-            f"waiting for data {100 * times['waiting_share']:.1f} %"
+            f"epoch {line['epoch']:.4g} of {self.epochs}, step {line['step']}: {described}, "
+            f"{times['images_per_second']:.0f} images/s, waiting for data {100 * times['waiting_share']:.1f} %"
         )
         if self.bar is None:
             print(said, flush=True)

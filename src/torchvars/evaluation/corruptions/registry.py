@@ -1,10 +1,11 @@
 """Corruptions by name, and the one way to apply them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,31 +20,55 @@ from .spatter import spatter
 from .strengths import STRENGTHS
 from .weather import fog, snow
 
-Corruption = Callable[[Tensor, Any, Generators], Tensor]  # pixels, what a row of strengths.py has, one generator each
+Function = Callable[[Tensor, Any, Generators], Tensor]  # pixels, what a row of strengths.py has, one generator each
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """What is done to pictures, and what has to be known of it. It is called as its function is.
+
+    Args:
+        function: pixels (B, 3, H, W) in [0, 1], a row of strengths.py, one generator a picture -> pixels.
+        group: noise, blur, weather or digital.
+        summed: whether it is one of the 15 that mCE and means are over; the others are reported apart.
+        moves: whether things end up elsewhere in the picture, so that a target with a place (a mask, points) is no
+            longer where it was.
+    """
+
+    function: Function
+    group: Literal["noise", "blur", "weather", "digital"]
+    summed: bool = True
+    moves: bool = False
+
+    def __post_init__(self):
+        object.__setattr__(self, "__doc__", self.function.__doc__)
+
+    def __call__(self, pixels: Tensor, parameters: Any, generators: Generators, **options) -> Tensor:
+        return self.function(pixels, parameters, generators, **options)
+
 
 CORRUPTIONS: dict[str, Corruption] = {
-    "gaussian_noise": gaussian_noise,
-    "shot_noise": shot_noise,
-    "impulse_noise": impulse_noise,
-    "defocus_blur": defocus_blur,
-    "glass_blur": glass_blur,
-    "motion_blur": motion_blur,
-    "zoom_blur": zoom_blur,
-    "snow": snow,
-    "frost": frost,
-    "fog": fog,
-    "brightness": brightness,
-    "contrast": contrast,
-    "elastic_transform": elastic_transform,
-    "pixelate": pixelate,
-    "jpeg_compression": jpeg_compression,
-    "speckle_noise": speckle_noise,
-    "gaussian_blur": gaussian_blur,
-    "spatter": spatter,
-    "saturate": saturate,
+    "gaussian_noise": Corruption(gaussian_noise, "noise"),
+    "shot_noise": Corruption(shot_noise, "noise"),
+    "impulse_noise": Corruption(impulse_noise, "noise"),
+    "defocus_blur": Corruption(defocus_blur, "blur"),
+    "glass_blur": Corruption(glass_blur, "blur", moves=True),
+    "motion_blur": Corruption(motion_blur, "blur", moves=True),
+    "zoom_blur": Corruption(zoom_blur, "blur", moves=True),
+    "snow": Corruption(snow, "weather"),
+    "frost": Corruption(frost, "weather"),
+    "fog": Corruption(fog, "weather"),
+    "brightness": Corruption(brightness, "weather"),
+    "contrast": Corruption(contrast, "digital"),
+    "elastic_transform": Corruption(elastic_transform, "digital", moves=True),
+    "pixelate": Corruption(pixelate, "digital"),
+    "jpeg_compression": Corruption(jpeg_compression, "digital"),
+    "speckle_noise": Corruption(speckle_noise, "noise", summed=False),
+    "gaussian_blur": Corruption(gaussian_blur, "blur", summed=False),
+    "spatter": Corruption(spatter, "weather", summed=False),
+    "saturate": Corruption(saturate, "digital", summed=False),
 }
-EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-PUBLISHED = tuple(name for name in CORRUPTIONS if name not in EXTRA)  # the 15 that mCE is over
+PUBLISHED = tuple(name for name, corruption in CORRUPTIONS.items() if corruption.summed)  # the 15 that mCE is over
 
 AT_ONCE = 2**19  # numbers in all pictures that are corrupted together: what a processor's cache holds
 

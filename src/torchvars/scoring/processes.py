@@ -1,4 +1,4 @@
-"""Processes that share an evaluation."""
+"""Processes that share the pictures of a source."""
 
 import os
 from collections.abc import Callable
@@ -16,14 +16,17 @@ def is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def find_device(word: str | None) -> torch.device:
-    """The device that a word such as "cuda" or "cuda:1" stands for; else the accelerator, or the CPU if there is none.
+def find_device(word: str | torch.device | None) -> torch.device:
+    """The device itself, or that which a word such as "cuda" or "cuda:1" stands for.
 
+    Without a word it is the accelerator, or the CPU if there is none.
     Of several processes each takes the accelerator of its number, unless one is numbered.
 
     Raises:
         ValueError: there is no such device here.
     """
+    if isinstance(word, torch.device):
+        return word
     number, kind = int(os.environ.get("LOCAL_RANK", "0")), None
     if torch.accelerator.is_available():
         kind = torch.accelerator.current_accelerator().type
@@ -42,7 +45,7 @@ class Processes:
         device: on which it computes, as for `find_device`.
     """
 
-    def __init__(self, device: str | None = None):
+    def __init__(self, device: str | torch.device | None = None):
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self.device = find_device(device)

@@ -1,0 +1,108 @@
+"""VARS layers for an exported graph: of pictures of one size, and with filters that no longer change."""
+
+import torch
+from torch import Tensor, nn
+
+from ..sparse import Dense, Joint, Solver, SparseCoding, soft
+from ..sparse.solvers import ProximalGradient
+from ..sparse.spectral import Basis, FixedFilters
+from .base import Attention
+from .dictionaries import Static, StaticDynamic
+from .reconstruction import Reconstruction
+from .tokens import Grid, fit, merge_heads, precise, split_heads
+
+
+class Folded(Attention):
+    """The same answers as a `Reconstruction` with filters, posed in the Fourier basis of the grid: see sparse.spectral.
+
+    Args:
+        layer: with a `Static` or a `StaticDynamic` dictionary; the weights are shared with it.
+        filters: of that dictionary.
+    """
+
+    def __init__(self, layer: Reconstruction, filters: FixedFilters):
+        super().__init__(layer.dim, layer.heads)
+        self.value, self.proj, self.place = layer.value, layer.proj, layer.place
+        self.dynamic = layer.dictionary.dynamic if type(layer.dictionary) is StaticDynamic else None
+        nonnegative = self.dynamic is not None and not self.dynamic.centered
+        self.reconstruct = Reconstruct(filters, layer.solver, layer.strength, nonnegative=nonnegative)
+
+    def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
+        value = precise(split_heads(self.value(tokens), self.heads))
+        atoms = () if self.dynamic is None else (self.dynamic.atoms(tokens, grid),)
+        return self.proj(merge_heads(self.reconstruct(value, *atoms)))
+
+
+class Reconstruct(nn.Module):
+    """What a layer solves: values (batch, heads, N, C) and, of SD, atoms (batch, heads, N, M) -> P u.
+
+    Args:
+        filters: of the static dictionary.
+        nonnegative: whether no dynamic atom has a negative entry.
+    """
+
+    def __init__(self, filters: FixedFilters, solver: Solver, strength: float, *, nonnegative: bool):
+        super().__init__()
+        self.filters, self.solver, self.strength, self.nonnegative = filters, solver, strength, nonnegative
+
+    def forward(self, value: Tensor, atoms: Tensor | None = None) -> Tensor:
+        basis, operator = self.filters.basis, self.filters()
+        if atoms is not None:
+            # P^T P is that of the atoms on the grid, so that what is known of its entries still holds.
+            operator = Joint(operator, Dense(basis.transform(atoms), nonnegative=self.nonnegative))
+        code = self.solver.solve(SparseCoding(operator, basis.transform(value), self.strength, _soft))
+        return basis.inverse(operator.synthesize(code))
+
+    def extra_repr(self) -> str:
+        return f"strength={self.strength}, nonnegative={self.nonnegative}"
+
+
+def _soft(code: Tensor, amount: Tensor | float) -> Tensor:
+    """`soft` in fewer nodes: a - max(-t, min(a, t))."""
+    if not isinstance(amount, Tensor):
+        return code - code.clamp(-amount, amount)
+    return code - torch.maximum(torch.minimum(code, amount), -amount)
+
+
+@torch.no_grad()
+def fold(model: nn.Module, *inputs: Tensor) -> nn.Module:
+    """Replaces every layer of a model that can be `Folded`, in place, for inputs of the shape of these but any batch.
+
+    Layers of other kinds, such as the released ones, stay as they are.
+    """
+    layers = {name: layer for name, layer in model.named_modules() if _can_fold(layer)}
+    grids: dict[str, set[Grid]] = {name: set() for name in layers}
+    hooks = [
+        _static(layer).register_forward_hook(lambda _, __, operator, name=name: grids[name].add(operator.grid))
+        for name, layer in layers.items()
+    ]
+    try:
+        model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    bases: dict[Grid, Basis] = {}
+    for name, layer in layers.items():
+        if len(grids[name]) == 1:
+            (grid,) = grids[name]
+            filters = precise(fit(_static(layer).filters, grid))
+            basis = bases.setdefault(grid, Basis(grid, filters))
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, Folded(layer, FixedFilters(filters, basis)))
+    return model
+
+
+def _can_fold(layer: nn.Module) -> bool:
+    """Whether it is the paper's layer, with a solver that asks nothing of single entries of the dictionary."""
+    return (
+        type(layer) is Reconstruction
+        and type(layer.dictionary) in (Static, StaticDynamic)
+        and layer.reader is None
+        and layer.threshold is soft
+        and not (isinstance(layer.solver, ProximalGradient) and layer.solver.step_size == "row_sum")
+        and layer.solver.tolerance is None
+    )
+
+
+def _static(layer: Reconstruction) -> Static:
+    return layer.dictionary.static if type(layer.dictionary) is StaticDynamic else layer.dictionary

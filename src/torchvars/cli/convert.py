@@ -1,0 +1,159 @@
+"""Replaces the attention of a trained model, and lets it learn from what it was.
+
+    torchvars convert timm:deit_tiny_patch16_224 --attention vars_p --data PICTURES --output FOLDER
+    torchvars convert --resume FOLDER
+
+Stages: match (each layer alone learns the output of the attention it replaces), join (the whole learns the logits and
+final features of the original), tune (the whole learns the labels, the only stage that needs any). FOLDER/weights is
+the result. On several processes: torchrun --nproc-per-node N -m torchvars convert ...
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from .extras import missing_extra
+from .memory import keep_freed_memory
+from .paths import data_of, model_of, names_of, path_of
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "model",
+        nargs="?",
+        type=model_of,
+        metavar="MODEL",
+        help="a name whose weights ship, a folder of weights or of a run, a folder of transformers, timm:NAME, or "
+        "timm:NAME:FILE with weights from a file",
+    )
+    parser.add_argument("--resume", type=path_of, metavar="FOLDER", help="go on with this conversion; nothing else")
+    parser.add_argument(
+        "--attention", default="vars_p", metavar="NAME", help="attention to convert to (default: vars_p)"
+    )
+    parser.add_argument(
+        "--data",
+        type=data_of,
+        metavar="PATH",
+        help="pictures as for torchvars train; or, without tune, a folder or a tar with pictures anywhere in it",
+    )
+    parser.add_argument("--output", type=path_of, metavar="FOLDER", help="folder of the conversion")
+    parser.add_argument(
+        "--stages", type=names_of, default=("match", "join"), metavar="NAME,NAME", help="default: match,join"
+    )
+    parser.add_argument(
+        "--layers",
+        type=_layers,
+        metavar="N,N",
+        help="attentions to convert, by index or name, such as --layers=-2,-1 (default: all)",
+    )
+    parser.add_argument(
+        "--classes",
+        choices=["model", "present"],
+        default="model",
+        help="head of the result: all classes of the model, or those that are present in the pictures (default: model)",
+    )
+    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
+    parser.add_argument("--batch", type=int, default=48, metavar="N", help="pictures of a step (default: 48)")
+    parser.add_argument("--match-steps", type=int, default=400, metavar="N", help="most steps of match (default: 400)")
+    parser.add_argument("--join-steps", type=int, default=200, metavar="N", help="steps of join (default: 200)")
+    parser.add_argument("--tune-epochs", type=int, default=2, metavar="N", help="epochs of tune (default: 2)")
+    parser.add_argument(
+        "--judge-every",
+        type=int,
+        default=50,
+        metavar="N",
+        help="steps after which match and join are judged and leave a checkpoint (default: 50)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of all stages (default: 0)")
+    parser.add_argument(
+        "--precision", choices=["no", "bf16", "fp16"], default="no", help="mixed precision (default: no)"
+    )
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that read pictures (default: 1)")
+    parser.add_argument(
+        "--timing",
+        type=_numbers,
+        default=(224, 448, 896),
+        metavar="PIXELS,PIXELS",
+        help="sides of pictures at which original and result are timed (default: 224,448,896)",
+    )
+    parser.add_argument("--no-timing", dest="timing", action="store_const", const=(), help="time nothing")
+    parser.add_argument(
+        "--judge", type=int, metavar="N", help="held-out pictures to measure the result by (default: all)"
+    )
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="STAGE.FIELD=VALUE",
+        help="fields of the recipes of stages, such as match.learning_rate=0.01 join.groups=3",
+    )
+    group = parser.add_argument_group("the attention")
+    group.add_argument("--option", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="such as atoms=1")
+    group.add_argument("--strength", type=float, metavar="X", help="strength of the sparse penalty (default: its own)")
+    group.add_argument("--steps", type=int, metavar="N", help="steps of its solver (default: its own)")
+    group.add_argument("--solver", metavar="NAME", help="a name of torchvars list solvers (default: its own)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    keep_freed_memory()
+    try:
+        from ..training import conversion
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "train", "training") from error
+    from ..data import most_workers
+    from ..scoring import is_first
+
+    if arguments.resume is not None:
+        if arguments.model is not None:
+            raise ValueError(f"a conversion is resumed as it was begun: got {arguments.model} beside --resume")
+        plan = conversion.read_plan(arguments.resume)
+        plan = conversion.replace(plan, workers=min(plan.workers, most_workers()))
+    else:
+        missing = [name for name in ("model", "data", "output") if getattr(arguments, name) is None]
+        if missing:
+            words = {"model": "MODEL", "data": "--data PATH", "output": "--output FOLDER"}
+            raise ValueError(f"give {', '.join(words[name] for name in missing)}, or a conversion to --resume")
+        plan = conversion.Plan(
+            model=arguments.model,
+            data=arguments.data,
+            output=arguments.output,
+            attention=arguments.attention,
+            stages=arguments.stages,
+            layers=arguments.layers,
+            options=tuple(arguments.option),
+            strength=arguments.strength,
+            steps=arguments.steps,
+            solver=arguments.solver,
+            img_size=arguments.img_size,
+            classes=arguments.classes,
+            batch=arguments.batch,
+            match_steps=arguments.match_steps,
+            join_steps=arguments.join_steps,
+            tune_epochs=arguments.tune_epochs,
+            period=arguments.judge_every,
+            seed=arguments.seed,
+            precision=arguments.precision,
+            workers=arguments.workers,
+            sizes=arguments.timing,
+            judged=arguments.judge,
+            changed=tuple(arguments.set),
+        )
+    told = conversion.run(plan, resume=arguments.resume is not None)
+    if told is not None:
+        sys.exit(128 + told)
+    if is_first():
+        weights = Path(plan.output) / "weights"
+        print(f"weights: {weights}")
+
+
+def _layers(text: str) -> tuple[int | str, ...]:
+    return tuple(int(part) if part.lstrip("-").isdigit() else part for part in names_of(text))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected whole numbers such as 224,448, got {text!r}") from error

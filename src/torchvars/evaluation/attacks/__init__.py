@@ -1,0 +1,32 @@
+"""Pictures changed a little so that a classifier goes wrong.
+
+An attack is a rule and a ball: `PGD(radius=4 / 255)(classifier, pixels, labels, generators)` gives pictures no farther
+than the radius from the pixels, in [0, 1]. The classifier takes pixels in [0, 1] and normalises for itself, so a radius
+means the same for every model. Chance comes from one generator a picture (`chance.generators_of`), and no picture looks
+at another: what happens to it does not depend on its batch, up to the rounding of the classifier.
+"""
+
+from .autoattack import AutoAttack
+from .base import Attack, margin
+from .fgsm import FGSM
+from .noise import Noise
+from .norms import NORMS, Norm
+from .pgd import PGD
+from .square import Square
+from .transferred import Transferred
+
+ATTACKS: dict[str, type[Attack]] = {"pgd": PGD, "fgsm": FGSM, "square": Square, "autoattack": AutoAttack}
+
+__all__ = [
+    "ATTACKS",
+    "FGSM",
+    "NORMS",
+    "PGD",
+    "Attack",
+    "AutoAttack",
+    "Noise",
+    "Norm",
+    "Square",
+    "Transferred",
+    "margin",
+]

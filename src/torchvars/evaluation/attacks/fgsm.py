@@ -1,0 +1,18 @@
+"""One step along the gradient."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ..chance import Generators
+from .base import Attack, gradient
+
+
+@dataclass(frozen=True)
+class FGSM(Attack):
+    """One step uphill on the cross-entropy, as long as the radius (Goodfellow et al. 2015)."""
+
+    radius: float = 1 / 255
+
+    def run(self, classifier: nn.Module, pixels: Tensor, labels: Tensor, generators: Generators) -> Tensor:
+        return pixels + self.radius * self.ball.steepest(gradient(classifier, pixels, labels))

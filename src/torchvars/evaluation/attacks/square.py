@@ -1,0 +1,155 @@
+"""Random squares, without a gradient: Andriushchenko et al. 2020."""
+
+from dataclasses import KW_ONLY, dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from ..chance import Generators, uniform
+from .base import Attack, margins
+from .norms import unit
+
+
+@dataclass(frozen=True)
+class Square(Attack):
+    """Random squares, kept where they lower the `margin`; it asks for logits only (Andriushchenko et al. 2020).
+
+    A picture that is fooled is left there, one that is wrong already is returned as it came. Masked gradients cannot
+    stop this attack, so it should do worse than PGD; see `masking_signs`.
+
+    Args:
+        queries: pictures shown to the classifier for each picture, beside the clean one.
+        share: of the picture that the first squares cover. It is halved eight times on the way. The paper has .05 for
+            linf and .1 for l2 on ImageNet; .8 is what AutoAttack uses throughout.
+    """
+
+    radius: float = 1 / 255
+    _: KW_ONLY
+    queries: int = 1000
+    share: float = 0.8
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.queries < 1:
+            raise ValueError(f"queries must be 1 or more, got {self.queries}: AutoAttack takes 5000")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {self.share}: .8 is usual")
+
+    @property
+    def passes(self) -> float:
+        return self.queries
+
+    def run(self, classifier: nn.Module, pixels: Tensor, labels: Tensor, generators: Generators) -> Tensor:
+        _, channels, height, width = pixels.shape
+        pictures, lowest = pixels.clone(), margins(classifier, pixels, labels)
+        shapes = SHAPES[self.norm]
+        beginning = shapes.begin(pixels, self.radius, generators)
+        # a row of chance for each query: two corners, an orientation, and a sign for each channel
+        chance = uniform(generators, self.queries, 5 + channels, device=pixels.device).to(torch.float64)
+        for query in range(self.queries):
+            holding = (~(lowest < 0)).nonzero()[:, 0]
+            if not len(holding):
+                break
+            clean = pixels[holding]
+            if query == 0:
+                proposal = beginning[holding]
+            else:
+                side = self.side(query, height, width)
+                proposal = shapes.propose(pictures[holding], clean, self.radius, chance[holding, query], side)
+            proposal = self.ball.project(proposal, clean, self.radius)
+            found = margins(classifier, proposal, labels[holding])
+            lower = (found < lowest[holding]) | (query == 0)
+            pictures[holding[lower]], lowest[holding[lower]] = proposal[lower], found[lower]
+        return pictures
+
+    def side(self, query: int, height: int, width: int) -> int:
+        """Side of the squares of a query: the paper's schedule for 10 000 queries, stretched over those there are."""
+        halved = sum(query / self.queries > time for time in (0.001, 0.005, 0.02, 0.1, 0.2, 0.4, 0.6, 0.8))
+        side = SHAPES[self.norm].side(round(sqrt(self.share / 2**halved * height * width)))
+        return max(min(side, height, width), 1)
+
+
+class Plain:
+    """Within linf: squares of one colour."""
+
+    def begin(self, pixels: Tensor, radius: float, generators: Generators) -> Tensor:
+        """Stripes: every column of every channel up or down by the radius."""
+        _, channels, _, width = pixels.shape
+        return pixels + radius * _sign(uniform(generators, channels, 1, width)).to(pixels)
+
+    def propose(self, pictures: Tensor, pixels: Tensor, radius: float, chance: Tensor, side: int) -> Tensor:
+        """In one square every channel up or down by the radius, the rest as in the pictures (algorithm 2)."""
+        sign = _sign(chance[:, 5:, None, None]).to(pixels)
+        return torch.where(_window(pixels, chance[:, :2], side), pixels + radius * sign, pictures)
+
+    def side(self, side: int) -> int:
+        """Any side will do."""
+        return side
+
+
+class Pyramids:
+    """Within l2: squares with a pyramid up and one down."""
+
+    def begin(self, pixels: Tensor, radius: float, generators: Generators) -> Tensor:
+        """About five by five pairs of pyramids, each turned and each channel signed at random, of the radius in all."""
+        _, channels, height, width = pixels.shape
+        side = max(min(height, width) // 5, 1)
+        rows, columns = torch.arange(height)[:, None], torch.arange(width)
+        chance = uniform(generators, channels + 1, height // side + 1, width // side + 1)
+        chance = chance[:, :, rows // side, columns // side]
+        shape = _pyramid_pair(side)
+        shape = torch.where(chance[:, :1] < 0.5, shape[rows % side, columns % side], shape[columns % side, rows % side])
+        return pixels + radius * unit((shape * _sign(chance[:, 1:])).to(pixels))
+
+    def propose(self, pictures: Tensor, pixels: Tensor, radius: float, chance: Tensor, side: int) -> Tensor:
+        """One square emptied, and what it held given to a pair of pyramids in another (algorithm 3)."""
+        change = pictures - pixels
+        first, second = _window(pixels, chance[:, :2], side), _window(pixels, chance[:, 2:4], side)
+        first = first.expand_as(change)
+        kept = change.masked_fill(first | second, 0)
+        energy = change.square().sum((2, 3))  # (B, C)
+        unused = (radius**2 - energy.sum(1, keepdim=True)).clamp_min(0)
+        budget = (energy - kept.square().sum((2, 3)) + unused / energy.shape[1]).clamp_min(0).sqrt()
+
+        shape = _pyramid_pair(side).to(pixels)
+        shape = torch.where(chance[:, 4, None, None, None] < 0.5, shape, shape.T) * _sign(chance[:, 5:, None, None])
+        held = change[first].view(*energy.shape, side, side)
+        pair = unit(shape.to(pixels) + unit(held, (2, 3)), (2, 3)) * budget[:, :, None, None]
+        return pixels + kept.masked_scatter(first, pair)
+
+    def side(self, side: int) -> int:
+        """Odd, so that there is a centre."""
+        return max(side // 2 * 2 + 1, 3)
+
+
+SHAPES = {"linf": Plain(), "l2": Pyramids()}
+
+
+def _sign(chance: Tensor) -> Tensor:
+    """1 or -1, by numbers from 0 to 1."""
+    return torch.where(chance < 0.5, 1.0, -1.0)
+
+
+def _window(pixels: Tensor, chance: Tensor, side: int) -> Tensor:
+    """True in a square of the side, whose place chance (B, 2) says: (B, 1, H, W)."""
+    height, width = pixels.shape[2:]
+    top, left = (chance * chance.new_tensor([height - side + 1, width - side + 1])).floor().T[:, :, None]
+    rows, columns = torch.arange(height, device=pixels.device), torch.arange(width, device=pixels.device)
+    rows, columns = (top <= rows) & (rows < top + side), (left <= columns) & (columns < left + side)
+    return (rows[:, :, None] & columns[:, None, :])[:, None]
+
+
+def _pyramid_pair(side: int) -> Tensor:
+    """One pyramid up and one down, one above the other: (side, side), of length 1.
+
+    At distance d from its centre, in squares, a pyramid is as high as the sum over j >= d of 1 / (j + 1)^2.
+    """
+    height = (1 / torch.arange(1, side // 2 + 2).square()).flip(0).cumsum(0).flip(0)
+    columns = (torch.arange(side) - side // 2).abs()
+    halves = []
+    for rows in (side // 2, side - side // 2):
+        distance = torch.maximum((torch.arange(rows) - rows // 2).abs()[:, None], columns)
+        halves.append(height[distance])
+    pair = torch.cat([halves[0], -halves[1]])
+    return pair / pair.norm()

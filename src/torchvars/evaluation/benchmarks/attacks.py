@@ -1,0 +1,224 @@
+"""Attacked pictures, and whether the attacks can be trusted."""
+
+from collections.abc import Iterable, Set
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import numpy as np
+from torch import Tensor, nn
+
+from ...data import Source, limited
+from ...models.peers import Among
+from ...scoring import Asked
+from ..attacks import ATTACKS, PGD, Attack, Square, Transferred
+from ..chance import generators_of
+from ..conditions import CLEAN, Condition
+from ..masking import masking_signs, zero_gradients
+from ..results import Results
+from ..subjects import Subject
+from ..tasks.classification import Judge
+from .base import Ask, Benchmark, Classes, Data, Member, Showing, centred
+
+
+@dataclass(frozen=True)
+class Attacked(Classes):
+    """What may be chosen of every attack."""
+
+    seed: int = 0
+    """Of all that is left to chance."""
+    radii: tuple[float, ...] | None = None
+    """With pixels in [0, 1]; 1, 2, 4 and 8 of 255 for linf, and to be given for l2."""
+    norm: str = "linf"
+    """Of the radii, linf or l2."""
+    transfer: Subject | None = None
+    """Attack this model instead, and try the pictures on the other."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.norm not in ("linf", "l2"):
+            raise ValueError(f"norm must be linf or l2, got {self.norm!r}")
+        if self.radii is None and self.norm == "linf":
+            object.__setattr__(self, "radii", (1 / 255, 2 / 255, 4 / 255, 8 / 255))
+        if self.radii is None:
+            raise ValueError("l2 radii have no usual sizes: give --radii, such as .5 for 32 pixels or 3 for 224")
+        if self.norm == "linf" and max(self.radii) > 1:
+            raise ValueError(
+                f"pixels are in [0, 1], and no linf radius is above 1, got {max(self.radii):g}: did you mean "
+                f"{max(self.radii):g}/255?"
+            )
+
+
+@dataclass(frozen=True)
+class Climbing(Attacked):
+    """What may be chosen of attacks by many steps."""
+
+    attack_steps: tuple[int, ...] = (5, 20)
+    """How many; more than one number makes more conditions."""
+
+
+@dataclass(frozen=True)
+class Querying(Attacked):
+    """What may be chosen of attacks by queries."""
+
+    queries: int = 200
+    """How many."""
+
+
+def pgd(data: Data, subject: Subject, options: Climbing) -> Benchmark:
+    """Attacked by projected gradient descent."""
+    balls = [(steps, radius) for steps in options.attack_steps for radius in options.radii]
+    attacks = [PGD(radius, norm=options.norm, steps=steps) for steps, radius in balls]
+    return attacked("pgd", attacks, data, subject, options)
+
+
+def fgsm(data: Data, subject: Subject, options: Attacked) -> Benchmark:
+    """Attacked by one step along the sign of the gradient."""
+    attacks = [ATTACKS["fgsm"](radius, norm=options.norm) for radius in options.radii]
+    return attacked("fgsm", attacks, data, subject, options)
+
+
+def square(data: Data, subject: Subject, options: Querying) -> Benchmark:
+    """Attacked by random squares, without gradients."""
+    attacks = [Square(radius, norm=options.norm, queries=options.queries) for radius in options.radii]
+    return attacked("square", attacks, data, subject, options)
+
+
+def autoattack(data: Data, subject: Subject, options: Attacked) -> Benchmark:
+    """Attacked by the ensemble AutoAttack, with the package of its authors."""
+    attacks = [ATTACKS["autoattack"](radius, norm=options.norm) for radius in options.radii]
+    return attacked("autoattack", attacks, data, subject, options)
+
+
+MEMBERS = {
+    "pgd": Member(pgd, Climbing),
+    "fgsm": Member(fgsm, Attacked),
+    "square": Member(square, Querying),
+    "autoattack": Member(autoattack, Attacked),
+}
+
+
+@dataclass(frozen=True)
+class Attacking:
+    """An attack of pictures.
+
+    Args:
+        benchmark, ball: words from which, with the seed, chance is drawn for each picture.
+    """
+
+    attack: Attack | Transferred
+    benchmark: str
+    ball: str
+    seed: int
+    moves = False
+
+    @property
+    def passes(self) -> float:
+        return self.attack.passes
+
+    def __call__(self, judge: Judge, asked: Asked) -> Tensor:
+        generators = generators_of(asked.identities, self.benchmark, self.ball, self.seed)
+        labels, attack = judge.labels(asked.targets).to(asked.pixels.device), self.attack
+        if isinstance(attack, Transferred):
+            source = attack.source.to(asked.pixels.device)
+            if isinstance(judge.model, Among):  # labels count these classes, and both models have the same
+                source = Among(source, judge.model.columns.tolist()).to(asked.pixels.device)
+            attack = replace(attack, source=source)
+        return attack(judge.model, asked.pixels, labels, generators)
+
+
+def attacked(name: str, attacks: Iterable[Attack], data: Data, subject: Subject, options: Attacked) -> Benchmark:
+    """Clean pictures, and each attack of them."""
+    source = limited(data.source, options.limit)
+    done, other = f"pixels in [0, 1], seed {options.seed}", options.transfer
+    title, more = name, {}
+    if other is not None:
+        check_same_classes(subject, other)
+        title, more = f"{name} of {other.name}", {"made_against": other.name}
+        done += f"; made against {other.name}, sha256 {other.sha256[:12]}"
+    showings = [Showing(CLEAN, source)]
+    for attack in attacks:
+        condition = Condition("attack", name, parameters=tuple({**asdict(attack), **more}.items()))
+        rule = attack if other is None else Transferred(attack, other.classifier)
+        showings.append(Showing(condition, source, Attacking(rule, title, condition.label, options.seed)))
+    groups = {showing.condition: [showing.condition] for showing in showings if showing.change is not None}
+    return Benchmark(
+        title,
+        f"{centred(subject)}; {done}",
+        data.name,
+        showings,
+        options.task(source, subject),
+        change=done,
+        groups=groups,
+        warn=partial(warnings_of, source=source),
+    )
+
+
+def check_same_classes(subject: Subject, other: Subject) -> None:
+    """An attack on another model is told the same labels."""
+    if subject.classes != other.classes:
+        told = [
+            "unknown classes"
+            if each.classes is None
+            else f"{len(each.classes)} classes, {', '.join(each.classes[:3])}, ..."
+            for each in (subject, other)
+        ]
+        raise ValueError(
+            f"{other.name} has {told[1]} and {subject.name} has {told[0]}: an attack can only be carried over between "
+            "models of the same classes in the same order"
+        )
+
+
+# Signs of hidden gradients
+
+
+def warnings_of(results: Results, judge: Judge, ask: Ask, *, source: Source) -> list[str]:
+    """Signs of hidden gradients, from all attacks of the results: they are compared on the pictures they share."""
+    warnings = []
+    if by_gradient(results):
+        flat = ask(limited(source, 64), partial(find_flat, judge)).columns["flat"]
+        warnings = masking_signs({}, len(flat), zero_gradients=float(flat.float().mean()))
+    tried = {frozenset(results.pictures[name]): None for name in results.outcomes if attacks_in(results, name)}
+    for pictures in tried:
+        signs = masking_signs(attacks_known(results, pictures), len(pictures), floor=1 / len(source.classes))
+        warnings += signs if len(tried) == 1 else [f"{sign} (of {len(pictures)} pictures)" for sign in signs]
+    return warnings
+
+
+def find_flat(judge: Judge, asked: Asked) -> dict[str, Tensor]:
+    """For each picture, whether the gradient of the loss is exactly zero."""
+    labels = judge.labels(asked.targets).to(asked.pixels.device)
+    return {"flat": zero_gradients(judge.model, asked.pixels, labels).cpu()}
+
+
+def attacks_in(results: Results, benchmark: str) -> list[Condition]:
+    """The attacks of a benchmark, whether they were tried or not."""
+    return [condition for condition in results.conditions(benchmark) if condition.family == "attack"]
+
+
+def by_gradient(results: Results) -> bool:
+    """Whether the results have an attack that follows this model's own gradient, on whatever pictures."""
+    return any(
+        condition.name in ("pgd", "fgsm") and condition["made_against"] is None
+        for outcomes in results.outcomes.values()
+        for condition in outcomes
+        if condition.family == "attack"
+    )
+
+
+def attacks_known(results: Results, pictures: Set[str]) -> dict[Attack | Transferred, float]:
+    """Every attack that the results have on all of these pictures, and the share of them that it left right."""
+    found = {}
+    for name, outcomes in results.outcomes.items():
+        tried = results.pictures[name]
+        if not pictures <= set(tried):
+            continue
+        these = np.array([identity in pictures for identity in tried])
+        for condition, outcome in outcomes.items():
+            # that the ensemble is the strongest is no sign of anything
+            if condition.family == "attack" and condition.name != "autoattack":
+                parameters = dict(condition.parameters)
+                other = parameters.pop("made_against", None)
+                attack = ATTACKS[condition.name](**parameters)
+                attack = attack if other is None else Transferred(attack, nn.Identity())
+                found[attack] = float(outcome.columns["right"][these].mean())
+    return found

@@ -1,0 +1,287 @@
+"""Corrupted pictures, made on the fly or as they are published, and their means."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ...data import limited
+from ...data.arrays import Arrays
+from ...data.sources import Folder
+from ...scoring import Asked
+from ..conditions import ALL_CORRUPTIONS, CLEAN, Condition
+from ..corruptions import CORRUPTIONS, PUBLISHED, corrupt
+from ..corruptions.frost import official
+from ..metrics import bootstrap
+from ..results import Outcome
+from ..subjects import Subject
+from ..task import Figure
+from .base import Benchmark, Classes, Data, Member, Showing, Summed, centred, each_condition, stored
+from .shifts import missing_classes
+
+SEVERITIES = (1, 2, 3, 4, 5)
+
+# Mean errors of AlexNet over the severities, to which the errors on ImageNet-C are put in relation.
+ALEXNET = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+@dataclass(frozen=True)
+class Published(Classes):
+    """What may be chosen of corrupted pictures that are stored."""
+
+    corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
+    """Which of them."""
+    severities: tuple[int, ...] = SEVERITIES
+
+    def __post_init__(self):
+        super().__post_init__()
+        if strange := [name for name in self.corruptions if name not in CORRUPTIONS]:
+            raise ValueError(f"no corruption named {strange[0]!r}: there are {', '.join(CORRUPTIONS)}")
+        if strange := [severity for severity in self.severities if severity not in SEVERITIES]:
+            raise ValueError(f"severities are 1, 2, 3, 4 and 5, got {strange[0]}")
+        for name in ("corruptions", "severities"):
+            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))  # each once
+
+    def chosen(self) -> list[Condition]:
+        """The conditions."""
+        return [Condition("corruption", name, each) for name in self.corruptions for each in self.severities]
+
+    def not_asked(self) -> tuple[str, ...]:
+        """What sums over the 15 corruptions and 5 severities lack because it was not chosen."""
+        missing = [name for name in PUBLISHED if name not in self.corruptions]
+        return (*missing, *(f"severity {severity}" for severity in SEVERITIES if severity not in self.severities))
+
+
+@dataclass(frozen=True)
+class Made(Published):
+    """What may be chosen of corruptions that are made on the fly."""
+
+    seed: int = 0
+    """Of all that is left to chance."""
+    strengths: str | None = None
+    """Table of them, "imagenet" or "cifar"; else the one nearer in size."""
+    frost: Path | None = None
+    """Folder of the published frost pictures; else ice is made up."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.frost is not None:
+            object.__setattr__(self, "frost", Path(self.frost))
+            if not self.frost.is_dir():
+                raise FileNotFoundError(
+                    f"no folder of frost pictures at {self.frost}: leave it out for ice that is made up"
+                )
+            official(str(self.frost))
+
+
+@dataclass(frozen=True)
+class Corrupting:
+    """A corruption of pictures, made on the fly."""
+
+    name: str
+    severity: int
+    seed: int
+    strengths: str
+    frost: Path | None
+    passes = 0.0
+
+    @property
+    def moves(self) -> bool:
+        return CORRUPTIONS[self.name].moves
+
+    def __call__(self, judge: Any, asked: Asked) -> Tensor:
+        how = {"seed": self.seed, "strengths": self.strengths, "frost": self.frost}
+        return corrupt(asked.pixels, self.name, self.severity, asked.identities, **how)
+
+
+def corruptions(data: Data, subject: Subject, options: Made) -> Benchmark:
+    """Corruptions of clean pictures, made on the fly: 15 and 4 extra, at 5 severities."""
+    source = limited(data.source, options.limit)
+    strengths = options.strengths or ("imagenet" if subject.size > 85 else "cifar")
+    showings = [Showing(CLEAN, source)]
+    for condition in options.chosen():
+        change = Corrupting(condition.name, condition.severity, options.seed, strengths, options.frost)
+        showings.append(Showing(condition, source, change))
+    done = f"the strengths for {strengths}, 8 bit, seed {options.seed}"
+    done += ", frost made up" if options.frost is None else f", frost of {options.frost.resolve()}"
+    return Benchmark(
+        "corruptions",
+        f"{centred(subject)}; then corrupted with {done}",
+        data.name,
+        showings,
+        options.task(source, subject),
+        change=done,
+        not_asked=options.not_asked(),
+        summarize=summarize,
+        groups=groups_of(showings),
+    )
+
+
+def imagenet_c(data: Data, subject: Subject, options: Published) -> Benchmark:
+    """The published files of ImageNet-C, <corruption>/<severity>/<class>/<picture>."""
+    path, found, missing = Path(data.path), {}, []
+    for condition in options.chosen():
+        name, severity = condition.name, condition.severity
+        folder = path / name / str(severity)
+        if folder.is_dir():
+            found[condition] = limited(Folder(folder), options.limit)
+        elif name in PUBLISHED or (path / name).is_dir():  # the extra ones may be left out as a whole
+            missing.append(f"{name}/{severity}")
+    if not found:
+        raise ValueError(f"{path} holds nothing of ImageNet-C: expected folders <corruption>/<severity>/<class>")
+    first = next(iter(found.values()))
+    for condition, source in found.items():
+        if source.identities != first.identities:
+            differing = sorted(set(source.identities) ^ set(first.identities))
+            raise ValueError(
+                f"{condition.name}/{condition.severity} has other pictures than the rest: {len(source)} for "
+                f"{len(first)}, such as {', '.join(differing[:3])}; copy it again, or leave it out with --corruptions"
+            )
+    showings = [Showing(condition, source) for condition, source in found.items()]
+    missing += missing_classes(first, "imagenet-1k")
+    return Benchmark(
+        "imagenet_c",
+        f"published files, {stored(subject, first)}; CE relative to AlexNet",
+        data.name,
+        showings,
+        options.task(first, subject),
+        missing=tuple(missing),
+        not_asked=options.not_asked(),
+        summarize=partial(summarize, reference=ALEXNET),
+        groups=groups_of(showings),
+    )
+
+
+def cifar10_c(data: Data, subject: Subject, options: Published) -> Benchmark:
+    """The published arrays of CIFAR-10-C, <corruption>.npy and labels.npy."""
+    folder = Path(data.path)
+    if not (folder / "labels.npy").exists():
+        raise ValueError(f"{folder} holds nothing of CIFAR-10-C: expected labels.npy and <corruption>.npy")
+    labels = np.load(folder / "labels.npy")
+    count = len(labels) // len(SEVERITIES)
+    if count == 0 or not np.array_equal(labels, np.tile(labels[:count], len(SEVERITIES))):
+        raise ValueError(
+            f"{folder / 'labels.npy'} has {len(labels)} labels that are not those of the same pictures at 5 "
+            "severities, one after the other: copy the published file"
+        )
+
+    def pictures(condition: Condition) -> Arrays:
+        return Arrays(folder / f"{condition.name}.npy", labels, (condition.severity - 1) * count, count, CIFAR10)
+
+    showings = [
+        Showing(condition, limited(pictures(condition), options.limit))
+        for condition in options.chosen()
+        if (folder / f"{condition.name}.npy").exists()
+    ]
+    asked = [name for name in PUBLISHED if name in options.corruptions]
+    if not showings:
+        raise ValueError(f"{folder} holds none of {', '.join(f'{name}.npy' for name in options.corruptions[:3])}, ...")
+    source = showings[0].source
+    return Benchmark(
+        "cifar10_c",
+        f"published arrays, {stored(subject, source)}",
+        data.name,
+        showings,
+        options.task(source, subject),
+        missing=tuple(f"{name}.npy" for name in asked if not (folder / f"{name}.npy").exists()),
+        not_asked=options.not_asked(),
+        summarize=summarize,
+        groups=groups_of(showings),
+    )
+
+
+MEMBERS = {
+    "corruptions": Member(corruptions, Made),
+    "imagenet_c": Member(imagenet_c, Published),
+    "cifar10_c": Member(cifar10_c, Published),
+}
+
+
+def groups_of(showings: Sequence[Showing]) -> dict[Condition, list[Condition]]:
+    """Subsets are looked at in the mean of the 15; if there is none of them, in each by itself."""
+    corrupted = [showing.condition for showing in showings if showing.condition.family == "corruption"]
+    summed = [condition for condition in corrupted if CORRUPTIONS[condition.name].summed]
+    return {ALL_CORRUPTIONS: summed} if summed else {condition: [condition] for condition in corrupted}
+
+
+# What is made of the outcomes
+
+
+def summarize(
+    benchmark: Benchmark, outcomes: Mapping[Condition, Outcome], reference: Mapping[str, float] | None = None
+) -> list[Summed]:
+    """The figures of each condition; their means over severities, and of these over the 15.
+
+    Args:
+        reference: mean errors of a classifier, to which those of this one are put in relation.
+    """
+    rows, by_name = each_condition(benchmark, outcomes), {}
+    for condition in benchmark.conditions:
+        if condition.family == "corruption":
+            by_name.setdefault(condition.name, []).append(outcomes[condition])
+    summed = [name for name in PUBLISHED if name in by_name]
+    for metric in benchmark.task.metrics:
+        if not metric.summed:
+            continue
+        if all(metric.column in each.columns for several in by_name.values() for each in several):
+            lacking = {name: shortfall(several, metric.column) for name, several in by_name.items()}
+            for name, less in lacking.items():
+                figure = Figure(*bootstrap(metric.scale * (1 - less)), len(less))
+                rows.append(Summed(Condition("corruption", name), metric.name, figure))
+            if summed:
+                together = np.stack([lacking[name] for name in summed], 1)
+                figure = Figure(*bootstrap(metric.scale * (1 - together), _mean), len(together))
+                rows.append(Summed(ALL_CORRUPTIONS, metric.name, figure))
+            continue
+        means = {
+            name: float(np.mean([each.figures[metric.name].value for each in several]))
+            for name, several in by_name.items()
+            if all(metric.name in each.figures for each in several)
+        }
+        images = len(next(iter(by_name.values()))[0])
+        rows += [
+            Summed(Condition("corruption", name), metric.name, Figure(mean, None, None, images))
+            for name, mean in means.items()
+        ]
+        if summed and all(name in means for name in summed):
+            mean = float(np.mean([means[name] for name in summed]))
+            rows.append(Summed(ALL_CORRUPTIONS, metric.name, Figure(mean, None, None, images)))
+    if reference is not None:
+        errors = {name: shortfall(several, "right") for name, several in by_name.items()}
+        for name in (name for name in errors if name in reference):
+            figure = Figure(*bootstrap(100 * errors[name] / reference[name]), len(errors[name]))
+            rows.append(Summed(Condition("corruption", name), "CE", figure))
+        if summed:
+            relative = np.stack([errors[name] / reference[name] for name in summed], 1)
+            rows.append(Summed(ALL_CORRUPTIONS, "mCE", Figure(*bootstrap(100 * relative, _mean), len(relative))))
+    return rows
+
+
+def shortfall(outcomes: Sequence[Outcome], column: str) -> np.ndarray:
+    """How much less than 1 each picture has in a column, in the mean over severities: (N,). Of `right`, the error."""
+    return np.stack([1.0 - outcome.columns[column] for outcome in outcomes], 1).mean(1)
+
+
+def _mean(means: np.ndarray) -> np.ndarray:
+    return means.mean(-1)

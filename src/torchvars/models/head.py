@@ -1,0 +1,46 @@
+"""The head of a classifier: where it is, and a head for some of the classes it knows."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+# In transformers, torchvision and timm.
+USUAL = ("classifier", "cls_classifier", "distillation_classifier", "heads.head", "head", "head_dist")
+
+
+def head_names(model: nn.Module) -> tuple[str, ...]:
+    """Names of the layers that give logits, as timm's contract says, else as usual; there may be none."""
+    told = (getattr(model, "default_cfg", None) or {}).get("classifier") or USUAL
+    modules = dict(model.named_modules())
+    return tuple(name for name in ([told] if isinstance(told, str) else told) if name in modules)
+
+
+def linear_heads(model: nn.Module) -> dict[str, nn.Linear]:
+    """The heads by their names; a ValueError unless they are linear layers."""
+    heads = {name: model.get_submodule(name) for name in head_names(model)}
+    strange = [type(head).__name__ for head in heads.values() if not isinstance(head, nn.Linear)]
+    if strange or not heads:
+        raise ValueError(
+            f"{type(model).__name__} has {'no head that is known here' if not heads else f'a head of {strange[0]}'}: "
+            "expected a linear layer from features to logits"
+        )
+    return heads
+
+
+@torch.no_grad()
+def cut_head(model: nn.Module, columns: Sequence[int]) -> nn.Module:
+    """Leaves of the logits of a model those of some classes, in this order, to the bit; in place."""
+    for name, head in linear_heads(model).items():
+        smaller = nn.Linear(head.in_features, len(columns), bias=head.bias is not None).to(head.weight)
+        smaller.weight.copy_(head.weight[list(columns)])
+        if head.bias is not None:
+            smaller.bias.copy_(head.bias[list(columns)])
+        model.set_submodule(name, smaller.train(head.training).requires_grad_(head.weight.requires_grad))
+    if hasattr(model, "config"):  # of transformers, where num_labels counts the names of the labels
+        names = {number: str(number) for number in range(len(columns))}
+        model.config.id2label, model.config.label2id = names, {name: number for number, name in names.items()}
+        model.num_labels = len(columns)
+    else:
+        model.num_classes = len(columns)
+    return model

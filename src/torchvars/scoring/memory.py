@@ -1,0 +1,45 @@
+"""Pictures that were decoded once are kept, so that an evaluation of ninety conditions does not do it ninety times."""
+
+from collections.abc import Iterator, Sequence
+
+from ..data import Batch, Draw, Pictures, Sample, Shown, Source, load
+from ..data.pictures import collate
+
+BOUND = 2**30  # bytes of pixels in each process: 21 000 pictures of 128 x 128, or 7 000 of 224 x 224
+
+
+class Memory:
+    """Stored pictures as they are shown, 8 bit each, as many as fit into a bound. The others are read every time.
+
+    Args:
+        bound: bytes of pixels.
+    """
+
+    def __init__(self, bound: int = BOUND):
+        self.left = bound
+        self.kept: dict[tuple[Source, int, Shown], Sample] = {}
+
+    def batches(
+        self, source: Source, shown: Shown, batches: Sequence[Sequence[int]], workers: int = 0
+    ) -> Iterator[Batch]:
+        """Batches of a source by the indices of their pictures, in that order; what is not kept is read by workers."""
+        places = [[(*source.origin(index), shown) for index in indices] for indices in batches]
+        known = [all(place in self.kept for place in wanted) for wanted in places]
+        missing = [
+            [Draw(index, 0) for index in indices] for indices, kept in zip(batches, known, strict=True) if not kept
+        ]
+        read = iter(load(Pictures(source, shown), missing, workers) if missing else ())
+        for wanted, kept in zip(places, known, strict=True):
+            if kept:
+                yield collate([self.kept[place] for place in wanted])
+            else:
+                batch = next(read)
+                for place, *one in zip(wanted, batch.pixels, batch.targets, batch.identities, strict=True):
+                    self._keep(place, Sample(*one, batch.problems.get(one[-1], "")))
+                yield batch
+
+    def _keep(self, place: tuple[Source, int, Shown], sample: Sample) -> None:
+        size = sample.pixels.numel() * sample.pixels.element_size()
+        if place not in self.kept and size <= self.left:
+            self.left -= size
+            self.kept[place] = sample._replace(pixels=sample.pixels.clone())  # not the batch that it is a part of

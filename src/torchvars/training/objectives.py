@@ -1,0 +1,126 @@
+"""What a model learns from a batch, and how it is judged. The loop knows no objective by name."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..data import derive_seed
+from ..scoring import answers
+from .augment import Mix, augment_patches
+from .distill import distillation_loss, soft_cross_entropy
+from .recipe import Recipe
+
+
+class Learned(NamedTuple):
+    """What came of a portion of a batch."""
+
+    loss: Tensor
+    """Mean over its pictures; it is differentiated."""
+    right: Tensor
+    """Number of its pictures that were classified as the objective wants it."""
+    errors: Tensor
+    """Relative error of each layer that is matched, (layers); empty where none is."""
+
+
+class Objective(ABC):
+    """What is learned from pictures, and how it is judged.
+
+    Attributes:
+        module: the module whose forward a step runs. Processes add up their gradients
+            for it as a whole, so that whatever has a gradient has to come from its forward.
+        trained: the part of it whose parameters the optimizer gets, by their kind.
+        columns: names of what `judge` says of each picture.
+        layers: names of the layers of `Learned.errors`.
+        best: metric by which checkpoints are compared, and 1 if more of it is better, -1 if less.
+    """
+
+    module: nn.Module
+    trained: nn.Module
+    columns: tuple[str, ...]
+    layers: tuple[str, ...] = ()
+    best: tuple[str, int] = ("val_accuracy", 1)
+
+    def begin(self, some_pictures: Callable[[], Tensor]) -> None:  # noqa: B027 (most have nothing to do)
+        """Called before the first step of a run that has no weights to begin with.
+
+        Args:
+            some_pictures: reads some of the pictures to learn from, (batch, 3, H, W).
+        """
+
+    def prepare(self, pixels: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Pixels and labels of a batch -> the pixels and targets from which is learned at this step."""
+        return pixels, labels
+
+    @abstractmethod
+    def learn(self, model: nn.Module, pixels: Tensor, targets: Tensor, step: int, place: Sequence[int]) -> Learned:
+        """What a portion of a batch comes to.
+
+        Args:
+            model: `module` as it was prepared for several processes and precisions.
+            place: the process and the number of the portion, for what is left to chance.
+        """
+
+    @abstractmethod
+    def judge(self, pixels: Tensor, labels: Tensor) -> Tensor:
+        """Figures of held-out pictures in evaluation mode: (batch, columns), in double precision on the CPU."""
+
+    @abstractmethod
+    def metrics(self, sums: dict[str, float], read: int, count: int) -> dict[str, float]:
+        """Metrics from the sums of the columns over the `read` of `count` pictures that could be read."""
+
+    @abstractmethod
+    def line(self, loss: float, right: float, errors: Sequence[float]) -> dict[str, float]:
+        """What metrics.jsonl says of the training of an epoch: from means over its pictures."""
+
+    @abstractmethod
+    def describe(self, line: dict[str, float]) -> str:
+        """A line in words: of the whole epoch, or only what `line` returns of its steps so far."""
+
+
+class Labels(Objective):
+    """The labels of the pictures, and what a teacher makes of the same pixels if there is one."""
+
+    columns = ("loss", "right")
+
+    def __init__(self, classifier: nn.Module, mix: Mix, teacher: nn.Module | None, recipe: Recipe):
+        self.module, self.trained = classifier, getattr(classifier, "model", classifier)
+        self.mix, self.teacher, self.recipe = mix, teacher, recipe
+
+    def prepare(self, pixels: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        return self.mix(pixels, labels, derive_seed(self.recipe.seed, "mix", step))
+
+    def learn(self, model: nn.Module, pixels: Tensor, targets: Tensor, step: int, place: Sequence[int]) -> Learned:
+        recipe = self.recipe
+        logits = model(pixels)
+        loss = soft_cross_entropy(logits.float(), targets)
+        if recipe.patches:
+            seed = derive_seed(recipe.seed, "patches", step, *place)
+            changed = augment_patches(pixels, probability=recipe.patches, seed=seed)
+            loss = loss + soft_cross_entropy(model(changed).float(), targets)
+        if self.teacher is not None:
+            with torch.no_grad():
+                taught = self.teacher(pixels)
+            distilled = distillation_loss(logits.float(), taught.float(), recipe.distillation, recipe.temperature)
+            loss = torch.lerp(loss, distilled, recipe.distillation_weight)
+        # A mixed picture counts for the label of its larger share.
+        right = (logits.argmax(-1) == targets.argmax(-1)).sum()
+        return Learned(loss, right, loss.new_empty(0))
+
+    def judge(self, pixels: Tensor, labels: Tensor) -> Tensor:
+        found = answers(self.module(pixels), labels)
+        return torch.stack([found[column] for column in self.columns], -1)
+
+    def metrics(self, sums: dict[str, float], read: int, count: int) -> dict[str, float]:
+        return {"val_loss": sums["loss"] / max(read, 1), "val_accuracy": sums["right"] / count}
+
+    def line(self, loss: float, right: float, errors: Sequence[float]) -> dict[str, float]:
+        return {"loss": loss, "accuracy": right}
+
+    def describe(self, line: dict[str, float]) -> str:
+        said = f"loss {line['loss']:.4f}, accuracy {100 * line['accuracy']:.{2 if 'val_loss' in line else 1}f} %"
+        if "val_loss" not in line:
+            return said
+        return f"{said}, validation loss {line['val_loss']:.4f}, validation accuracy {100 * line['val_accuracy']:.2f} %"

@@ -1,9 +1,11 @@
 """The fast forms against the plain solver, which is the definition: the same values and the same gradients."""
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -539,3 +541,20 @@ def test_features_keep_their_precision_when_differentiated_under_autocast():
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             gradients += torch.autograd.grad(atoms, queries, upstream, retain_graph=True)
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("size", [16, 64])
+def test_kernels_stay_within_their_memory(size, tmp_path):
+    """With AddressSanitizer and UndefinedBehaviorSanitizer; vectors wider than the processor's are taken apart."""
+    kernels = Path(library.__file__).parent / "kernels"
+    program = tmp_path / "sanitized"
+    command = ["g++", "-O1", "-std=c++17", "-Wno-psabi", f"-DBYTES={size}", f"-I{kernels}"]
+    command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    built = subprocess.run([*command, str(Path(__file__).with_name("sanitized.cpp")), "-o", str(program)])
+    if built.returncode:
+        pytest.skip("this compiler has no sanitizers")
+    done = subprocess.run([str(program)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "49 shapes\n"

@@ -3,8 +3,8 @@
     python benchmarks/cpu_time.py
 
 What `torchvars benchmark` measures by the clock, for machines on which others work as well: a thread that waits for its
-turn is not counted. All layers run in turns in one process; figures are medians over rounds of the ratio within a round,
-forward / forward + backward, and milliseconds.
+turn is not counted. All layers run in turns in one process; figures are medians over rounds of the ratio within a
+round, forward / forward + backward, and milliseconds.
 """
 
 import argparse

@@ -132,7 +132,7 @@ def test_large_tokens_do_not_overflow(name):
     assert torch.isfinite(module(x, GRID)).all()
 
 
-# One graph forward and backward, which is what can go wrong here; what inductor makes of it takes ten times as long.
+# That there is one graph, forward and backward, shows without inductor, which takes longer.
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiles_to_one_graph(name, backend):
     if (name, backend) == ("vars_s_released", "aot_eager"):

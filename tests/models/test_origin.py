@@ -82,7 +82,7 @@ def vit():
 def test_a_saved_classifier_is_the_same_one(name, tmp_path):
     model = shaken(MODELS[name]())
     channels = getattr(model, "in_chans", 3)
-    classifier = torchvars.Classifier(model, (0.5,) * channels, (0.2,) * channels, classes="abcde").train()
+    classifier = torchvars.Classifier(model, (0.5,) * channels, (0.2,) * channels, classes=list("abcde")).train()
     before, chance = {name: tensor.clone() for name, tensor in model.state_dict().items()}, torch.get_rng_state()
     classifier.save_pretrained(tmp_path)
     assert classifier.training
@@ -257,7 +257,7 @@ def folder(tmp_path):
     options = {"img_size": 32, "num_classes": 5, "depth": 1}
     model = torchvars.convert(of_timm(**options), "vars_d")
     model.origin = {"name": "timm:test_vit", "options": options}
-    torchvars.Classifier(model, classes="abcde").save_pretrained(tmp_path / "mine")
+    torchvars.Classifier(model, classes=list("abcde")).save_pretrained(tmp_path / "mine")
     return tmp_path / "mine"
 
 

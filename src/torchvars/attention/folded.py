@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..sparse import Dense, Joint, Solver, SparseCoding, soft
+from ..sparse import L1, Dense, Joint, Solver, SparseCoding, soft
 from ..sparse.solvers import ProximalGradient
 from ..sparse.spectral import Basis, FixedFilters
 from .base import Attention
@@ -50,18 +50,21 @@ class Reconstruct(nn.Module):
         if atoms is not None:
             # P^T P is that of the atoms on the grid, so that what is known of its entries still holds.
             operator = Joint(operator, Dense(basis.transform(atoms), nonnegative=self.nonnegative))
-        code = self.solver.solve(SparseCoding(operator, basis.transform(value), self.strength, _soft))
+        code = self.solver.solve(SparseCoding(operator, basis.transform(value), _L1(self.strength)))
         return basis.inverse(operator.synthesize(code))
 
     def extra_repr(self) -> str:
         return f"strength={self.strength}, nonnegative={self.nonnegative}"
 
 
-def _soft(code: Tensor, amount: Tensor | float) -> Tensor:
-    """`soft` in fewer nodes: a - max(-t, min(a, t))."""
-    if not isinstance(amount, Tensor):
-        return code - code.clamp(-amount, amount)
-    return code - torch.maximum(torch.minimum(code, amount), -amount)
+class _L1(L1):
+    """`L1` whose shrinkage takes fewer nodes: S(a, t) = a - max(-t, min(a, t))."""
+
+    def prox(self, code: Tensor, step: Tensor | float) -> Tensor:
+        amount = self.strength * step
+        if not isinstance(amount, Tensor):
+            return code - code.clamp(-amount, amount)
+        return code - torch.maximum(torch.minimum(code, amount), -amount)
 
 
 @torch.no_grad()

@@ -36,8 +36,8 @@ class Inspection:
 
     @property
     def objective(self) -> Tensor:
-        """1/2 |P u - x|^2 + strength |u|_1: (batch, heads, channels)."""
-        return self.problem.objective(self.code)
+        """1/2 |P u - x|^2 + strength |u|_1, also where the threshold is another: (batch, heads, channels)."""
+        return SparseCoding(self.operator, self.signal, self.problem.strength).objective(self.code)
 
     @property
     def violation(self) -> Tensor:

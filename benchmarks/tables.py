@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from torchvars.data import Batch, Draw, Pictures, limited, load, open_source
-from torchvars.data.pictures import centre_pixels
 from torchvars.evaluation.subjects import Subject
+from torchvars.models.pixels import centre_pixels
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

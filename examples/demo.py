@@ -16,10 +16,10 @@ from torch import Tensor
 
 import torchvars
 from torchvars.cli.memory import keep_freed_memory
-from torchvars.data.pictures import centre_pixels
 from torchvars.evaluation import Results, corrupt, open_subject, print_table
 from torchvars.figures.attention import draw_models, draw_steps
 from torchvars.figures.robustness import draw_attacks, draw_corruptions
+from torchvars.models.pixels import centre_pixels
 from torchvars.models.registry import trained
 
 PICTURES = Path(__file__).parent / "pictures"

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from torchvars.data import Mask, Points
-from torchvars.data.pictures import centre
 from torchvars.models.geometry import Geometry, centred
+from torchvars.models.pixels import centre
 
 sides = st.integers(8, 120)
 

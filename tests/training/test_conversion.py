@@ -18,7 +18,7 @@ import torchvars
 from torchvars.attention import Reconstruction
 from torchvars.cli.main import main
 from torchvars.data import Draw, Pictures, open_source
-from torchvars.data.pictures import centre_pixels
+from torchvars.models.pixels import centre_pixels
 from torchvars.models.sources import open_classifier
 from torchvars.training import conversion, loop
 from torchvars.training.conversion import Plan, recipes_of, run

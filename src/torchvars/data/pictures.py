@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..models.geometry import Geometry, centred
-from ..models.pixels import centre, centre_pixels, to_pixels  # noqa: F401 (they were here, and are asked for here)
 from .order import Draw
 from .sources import Source
 from .targets import Target

@@ -17,7 +17,8 @@ from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 from torchvision import transforms
 
-from ..data.pictures import centre_pixels, seeded
+from ..data.pictures import seeded
+from ..models.pixels import centre_pixels
 
 CROPS = ("random resized", "pad")
 

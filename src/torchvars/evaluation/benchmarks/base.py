@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from ...data import Pictures, Source, absolute, open_source
-from ...data.pictures import to_pixels
+from ...models.pixels import to_pixels
 from ...scoring import Asked, Scores
 from ..conditions import Condition
 from ..results import Outcome, Results

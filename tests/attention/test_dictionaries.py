@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Lasso
 
-from torchvars.attention import Dynamic, Performer, PositiveFeatures, Reconstruction, Static, StaticDynamic, create
+from torchvars.attention import (
+    Dynamic,
+    Hedgehog,
+    Performer,
+    PositiveFeatures,
+    Reconstruction,
+    Static,
+    StaticDynamic,
+    create,
+)
 from torchvars.attention.tokens import resample
 from torchvars.sparse import FISTA, ISTA, Convolution, Dense, NeuralDynamics, SparseCoding, plain, settings_of
 
@@ -341,6 +350,21 @@ def test_performer_is_the_explicit_ratio(normalize):
     layer, x = Performer(DIM, HEADS, normalize=normalize).double(), tokens()
     queries, keys, values = layer.project(x)
     kernel = layer.features(queries) @ layer.features(keys).mT
+    expected = (kernel / kernel.sum(-1, keepdim=True)) @ values
+    torch.testing.assert_close(layer(x), layer.proj(expected.transpose(1, 2).flatten(2)), rtol=0, atol=1e-12)
+
+
+def test_hedgehog_is_the_explicit_ratio():
+    layer, x = Hedgehog(DIM, HEADS, features=0.5).double(), tokens()
+    for each in (layer.query_map, layer.key_map):
+        torch.nn.init.normal_(each)
+    queries, keys, values = layer.project(x)
+
+    def features(projected, maps):
+        exponentials = torch.stack([(sign * torch.einsum("bhnc,hcm->bhnm", projected, maps)).exp() for sign in (1, -1)])
+        return exponentials / exponentials.sum(-1, keepdim=True)  # (sign, batch, heads, N, M): each sign sums to one
+
+    kernel = torch.einsum("sbhim,sbhjm->bhij", features(queries, layer.query_map), features(keys, layer.key_map))
     expected = (kernel / kernel.sum(-1, keepdim=True)) @ values
     torch.testing.assert_close(layer(x), layer.proj(expected.transpose(1, 2).flatten(2)), rtol=0, atol=1e-12)
 

@@ -281,6 +281,7 @@ def test_evaluation_leaves_the_layer_as_it_was(name):
 OPTIONS = {
     "softmax": [{"bias": False}],
     "performer": [{"features": 3}, {"orthogonal": False}, {"normalize": True}, {"bias": False}],
+    "hedgehog": [{"features": 0.5}, {"bias": False}],
     "global_filter": [],
     "vars_s": [{"filters": 2}, {"size": (3, 3)}, {"strength": 1.0}, {"solver": FISTA(4)}, {"bias": False}],
     "vars_d": [

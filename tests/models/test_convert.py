@@ -333,7 +333,7 @@ def test_interpolation_follows_the_attention_implementation_of_its_model(images)
     assert {original.config._attn_implementation for original in originals} == {"eager"}
 
 
-@pytest.mark.parametrize("target", ["vars_d", "performer"])
+@pytest.mark.parametrize("target", ["vars_d", "performer", "hedgehog"])
 def test_the_class_token_hears_from_the_patches(model, target):
     """Of a layer that sees a set of tokens, every output depends on every input."""
     convert(model, target)
@@ -481,9 +481,8 @@ def test_models_without_known_attention_are_refused(model, message):
 
 @pytest.mark.parametrize("target", ["global_filter", "vars_d_released", "vars_e"])
 def test_targets_without_such_projections_are_refused(vit, target):
-    with pytest.raises(
-        ValueError, match=f"cannot convert to '{target}': .* fit vars_p, vars_d, vars_s, vars_sd, performer, so"
-    ):
+    fit = "vars_p, vars_d, vars_s, vars_sd, performer, hedgehog, softmax"
+    with pytest.raises(ValueError, match=f"cannot convert to '{target}': .* fit {fit}"):
         convert(vit, target)
 
 

@@ -1,7 +1,7 @@
 """Tokens in, tokens out: module(tokens, grid)."""
 
 from .base import Attention
-from .baselines import GlobalFilter, Performer, Softmax
+from .baselines import GlobalFilter, Hedgehog, Performer, Softmax
 from .dictionaries import Dynamic, Prototypes, Static, StaticDynamic
 from .features import PositiveFeatures
 from .inspect import Inspection, inspect
@@ -14,6 +14,7 @@ __all__ = [
     "Attention",
     "Dynamic",
     "GlobalFilter",
+    "Hedgehog",
     "Inspection",
     "Performer",
     "PositiveFeatures",

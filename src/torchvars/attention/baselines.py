@@ -67,9 +67,47 @@ class Performer(Softmax):
             queries, keys = self.features.log(queries), self.features.log(keys)
             queries = (queries - queries.detach().amax(-1, keepdim=True)).exp()
             keys = (keys - keys.detach().amax((-2, -1), keepdim=True)).exp()
-            weights = queries @ keys.sum(-2).unsqueeze(-1)
-            mixed = queries @ (keys.mT @ values) / weights.clamp_min(torch.finfo(weights.dtype).tiny)
+            mixed = linear_attention(queries, keys, values)
         return self.proj(merge_heads(mixed).to(tokens.dtype))
+
+
+class Hedgehog(Softmax):
+    """Linear attention with learned features that imitate softmax attention (Zhang et al. 2024).
+
+        Phi(x) = [softmax(W x), softmax(-W x)]        output = Phi(q) (Phi(k)^T v) / Phi(q) (Phi(k)^T 1)
+
+    Queries and keys have maps of their own, one for each head, which begin as identities.
+
+    Args:
+        features: rows of W, for each channel of a head.
+    """
+
+    def __init__(self, dim: int, heads: int, *, features: float = 1, bias: bool = True):
+        super().__init__(dim, heads, bias=bias)
+        width = dim // heads
+        count = round(features * width)
+        if count < 1:
+            raise ValueError(f"features must make at least one feature of the {width} channels of a head: {features}")
+        self.query_map, self.key_map = (nn.Parameter(torch.eye(width, count).repeat(heads, 1, 1)) for _ in range(2))
+
+    def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
+        queries, keys, values = (precise(part) for part in self.project(tokens))
+        with outside_autocast(tokens):
+            queries, keys = (
+                torch.cat([logits.softmax(-1), (-logits).softmax(-1)], -1)
+                for logits in (queries @ precise(self.query_map), keys @ precise(self.key_map))
+            )
+            mixed = linear_attention(queries, keys, values)
+        return self.proj(merge_heads(mixed).to(tokens.dtype))
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, features={2 * self.key_map.shape[-1]}"
+
+
+def linear_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Q (K^T v) / Q (K^T 1), of features (..., N, M) that are not negative and values (..., N, C)."""
+    weights = queries @ keys.sum(-2).unsqueeze(-1)
+    return queries @ (keys.mT @ values) / weights.clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 class GlobalFilter(Attention):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ..sparse import ISTA, Solver
-from .baselines import GlobalFilter, Performer, Softmax
+from .baselines import GlobalFilter, Hedgehog, Performer, Softmax
 from .dictionaries import Dynamic, Prototypes, Static, StaticDynamic
 from .reconstruction import Reconstruction
 from .released import vars_d_released, vars_s_released, vars_sd_released
@@ -22,6 +22,11 @@ def softmax(dim: int, heads: int, grid: Grid | None = None, **options) -> Softma
 def performer(dim: int, heads: int, grid: Grid | None = None, **options) -> Performer:
     """Softmax attention by positive random features, linear in the tokens."""
     return Performer(dim, heads, **options)
+
+
+def hedgehog(dim: int, heads: int, grid: Grid | None = None, **options) -> Hedgehog:
+    """Softmax attention imitated by learned features, linear in the tokens."""
+    return Hedgehog(dim, heads, **options)
 
 
 def global_filter(dim: int, heads: int, grid: Grid, **options) -> GlobalFilter:
@@ -108,6 +113,7 @@ def vars_p(
 ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
     "softmax": softmax,
     "performer": performer,
+    "hedgehog": hedgehog,
     "global_filter": global_filter,
     "vars_s": vars_s,
     "vars_d": vars_d,

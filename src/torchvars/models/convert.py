@@ -8,10 +8,11 @@ The pretrained projections are kept: queries make the dictionary, values are wha
 projection stays. In `vars_p` keys make the dictionary, and queries read the code out; the others have no use for keys.
 
 Class, register and distillation tokens (the prefix) have no place on the grid of the patches. Attentions that see a set
-of tokens (`vars_p`, `vars_d`, `performer`, `softmax`) mix them with the patches as self-attention does. Those with
-filters (`vars_s`, `vars_sd`) mix the patches alone: a prefix token gets its own value through the output projection, so
-that nothing flows between it and the patches in such a layer. With filters in every layer, a class token never sees the
-picture: a head that reads it needs some layers left as they are (`layers`), or the mean over patches instead.
+of tokens (`vars_p`, `vars_d`, `performer`, `hedgehog`, `softmax`) mix them with the patches as self-attention does.
+Those with filters (`vars_s`, `vars_sd`) mix the patches alone: a prefix token gets its own value through the output
+projection, so that nothing flows between it and the patches in such a layer. With filters in every layer, a class token
+never sees the picture: a head that reads it needs some layers left as they are (`layers`), or the mean over patches
+instead.
 """
 
 import copy
@@ -27,7 +28,7 @@ from ..attention.tokens import Place
 from .selfattention import SUPPORTED, Placed, Projection, Source, class_path, is_known, read
 
 # The released forms and global_filter are not here: they were not made of a self-attention's projections.
-TARGETS = ("vars_p", "vars_d", "vars_s", "vars_sd", "performer", "softmax")
+TARGETS = ("vars_p", "vars_d", "vars_s", "vars_sd", "performer", "hedgehog", "softmax")
 
 
 def convert(
@@ -46,8 +47,9 @@ def convert(
     is loaded into a model converted in the same way.
 
     Args:
-        model: holds self-attention of torchvars (softmax, performer), timm's `Attention`, `torch.nn.MultiheadAttention`
-            as in torchvision's ViT, or attention of transformers' ViT, DeiT, CLIP or DINOv2.
+        model: holds self-attention of torchvars (softmax, performer, hedgehog), timm's `Attention`,
+            `torch.nn.MultiheadAttention` as in torchvision's ViT, or attention of transformers' ViT, DeiT, CLIP or
+            DINOv2.
         attention: one of `TARGETS`.
         layers: which of the self-attentions, by index in order or by name; all if None.
         interpolate: start at the original attention and move to the new one, see `Interpolated`.

@@ -13,7 +13,7 @@ from timm.layers import to_2tuple
 from timm.models.vision_transformer import Attention as TimmAttention
 from torch import Tensor, nn
 
-from ..attention import Attention, Performer, Softmax
+from ..attention import Attention, Hedgehog, Performer, Softmax
 from ..attention.tokens import Place
 from .backbone import Backbone
 
@@ -29,8 +29,8 @@ TRANSFORMERS: dict[str, Callable] = {
 }
 TORCHVISION = "torchvision.models.vision_transformer.VisionTransformer"
 SUPPORTED = (
-    "Softmax and Performer of torchvars, timm's Attention, torch.nn.MultiheadAttention (as in torchvision's ViT), and "
-    "ViT, DeiT, CLIP and DINOv2 of transformers 5"
+    "Softmax, Performer and Hedgehog of torchvars, timm's Attention, torch.nn.MultiheadAttention (as in torchvision's "
+    "ViT), and ViT, DeiT, CLIP and DINOv2 of transformers 5"
 )
 
 
@@ -172,7 +172,7 @@ def _read_timm(model: nn.Module, name: str) -> Source:
 
 
 def _is_ours(module: nn.Module) -> bool:
-    return type(module) in (Softmax, Performer)
+    return type(module) in (Softmax, Performer, Hedgehog)
 
 
 def _read_ours(model: nn.Module, name: str) -> Source:

@@ -69,6 +69,15 @@ def test_exporting_leaves_the_model_as_it_was(tmp_path):
     assert all(parameter.requires_grad for parameter in classifier.parameters())
 
 
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+def test_a_number_of_steps_that_depends_on_the_picture_is_refused(kind, tmp_path):
+    classifier = build("rvt_micro", "vars_d")
+    classifier.model.blocks[0].attn.solver = torchvars.sparse.ISTA(50, tolerance=1e-3)
+    with pytest.raises(ValueError, match="1 layers, such as blocks.0.attn, solve to a tolerance"):
+        export(classifier, tmp_path / f"model.{kind}", kind)
+    assert not list(tmp_path.iterdir())
+
+
 def test_unknown_formats_are_refused(tmp_path):
     with pytest.raises(ValueError, match="format must be one of onnx, pt2, got 'tflite'"):
         export(build("rvt_micro", "vars_d"), tmp_path / "model", "tflite")

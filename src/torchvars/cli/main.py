@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 from .. import __version__
-from .threads import wait_without_spinning
+from .threads import limit_spinning
 
 # Command: its one line of help. Each lives in a module of its name, with `configure(parser)` and `run(arguments)`; one
 # that has TAKES_MORE gets what the parser does not know as a second argument, a call for help included.
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # names of files may have bytes that are no characters
-    wait_without_spinning()
+    limit_spinning()
     try:
         try:
             dispatch(arguments)
@@ -60,7 +60,9 @@ def dispatch(arguments: list[str] | None = None) -> None:
         subparser.set_defaults(run=module.run, takes_more=takes_more, print_help=subparser.print_help)
     parsed, more = parser.parse_known_args(arguments)
     if more and not parsed.takes_more:
-        parser.error(f"unrecognized arguments: {' '.join(more)}")
+        words = [word for word in more if not word.startswith("-")]
+        hint = "; lists are written with commas, without spaces" if words == more else ""
+        parser.error(f"unrecognized arguments: {' '.join(more)}{hint}")
     try:
         parsed.run(parsed, *([more] if parsed.takes_more else []))
     except BrokenPipeError:

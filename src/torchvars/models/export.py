@@ -57,6 +57,11 @@ def export(
             f"{type(classifier.model).__name__} does not say what pictures it takes: pass img_size in pixels"
         )
     size = to_2tuple(img_size)
+    if open_ended := [name for name, module in classifier.model.named_modules() if _has_tolerance(module)]:
+        raise ValueError(
+            f"{len(open_ended)} layers, such as {open_ended[0]}, solve to a tolerance: how many steps they take depends on "
+            "the picture, which an exported file cannot express; set their tolerance to None"
+        )
     classifier = copy.deepcopy(classifier).cpu().float().eval().requires_grad_(False)  # the caller's stays as it is
     generator = torch.Generator().manual_seed(0)
     pictures = [torch.rand(batch, len(classifier.mean), *size, generator=generator) for batch in (2, 3)]
@@ -83,6 +88,10 @@ def export(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, lambda aside: aside.write_bytes(content))
     return max(differences)
+
+
+def _has_tolerance(module: nn.Module) -> bool:
+    return getattr(getattr(module, "solver", None), "tolerance", None) is not None
 
 
 def describe(classifier: Classifier, size: tuple[int, int]) -> dict[str, object]:

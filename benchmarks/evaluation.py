@@ -2,7 +2,8 @@
 
     python benchmarks/evaluation.py rvt_micro_softmax.imagenette --data PICTURES [--limit 1000]
 
-CPU time of this process, whose batches are read in it. The 15 published corruptions at 5 severities, unless others are asked for.
+CPU time of this process, whose batches are read in it. The 15 published corruptions at 5 severities,
+unless others are asked for.
 """
 
 import argparse

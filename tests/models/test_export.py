@@ -73,7 +73,7 @@ def test_exporting_leaves_the_model_as_it_was(tmp_path):
 def test_a_number_of_steps_that_depends_on_the_picture_is_refused(kind, tmp_path):
     classifier = build("rvt_micro", "vars_d")
     classifier.model.blocks[0].attn.solver = torchvars.sparse.ISTA(50, tolerance=1e-3)
-    with pytest.raises(ValueError, match="1 layers, such as blocks.0.attn, solve to a tolerance"):
+    with pytest.raises(ValueError, match=r"1 layers, such as blocks\.0\.attn, solve to a tolerance"):
         export(classifier, tmp_path / f"model.{kind}", kind)
     assert not list(tmp_path.iterdir())
 

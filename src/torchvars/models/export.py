@@ -59,8 +59,8 @@ def export(
     size = to_2tuple(img_size)
     if open_ended := [name for name, module in classifier.model.named_modules() if _has_tolerance(module)]:
         raise ValueError(
-            f"{len(open_ended)} layers, such as {open_ended[0]}, solve to a tolerance: how many steps they take depends on "
-            "the picture, which an exported file cannot express; set their tolerance to None"
+            f"{len(open_ended)} layers, such as {open_ended[0]}, solve to a tolerance: how many steps they take "
+            "depends on the picture, which an exported file cannot express; set their tolerance to None"
         )
     classifier = copy.deepcopy(classifier).cpu().float().eval().requires_grad_(False)  # the caller's stays as it is
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md: the weights that ship, side by side.
+"""The tables of docs/results/: the weights that ship, side by side.
 
     python benchmarks/results.py imagenette --data PICTURES --results FOLDER
 

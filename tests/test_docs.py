@@ -13,9 +13,9 @@ from torchvars.models.registry import trained
 
 PGD = "linf 2/255, 5 steps"
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
-    pytest.param(block, id=f"{page.name}-{index}")
+    pytest.param(block, id=f"{page.relative_to(ROOT)}-{index}")
     for page in PAGES
     for index, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
@@ -34,10 +34,10 @@ def test_every_example_in_the_docs_runs(block, monkeypatch):
     exec(compile(block, "example", "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_to_a_file(page):
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#]+)\)", prose):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 

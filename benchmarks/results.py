@@ -20,7 +20,8 @@ from torchvars.cli.memory import keep_freed_memory
 from torchvars.data import Batch
 from torchvars.evaluation.adaptive import adapt, usual_rest
 from torchvars.evaluation.benchmarks import build
-from torchvars.evaluation.compare import corruption_errors, differences, relative_error, show, with_interval
+from torchvars.evaluation.benchmarks.corruptions import corruption_errors
+from torchvars.evaluation.compare import differences, relative_lines, show, with_interval
 from torchvars.evaluation.conditions import CLEAN, Condition
 from torchvars.evaluation.corruptions import CORRUPTIONS, PUBLISHED
 from torchvars.evaluation.metrics import bootstrap
@@ -64,7 +65,7 @@ def all_seeds(names: dict[str, str]) -> dict[str, Results]:
 def main_rows(results: dict[str, Results], baseline: Results) -> Iterator[list[str]]:
     """Figures of each model, and the paper's for RVT-Ti: clean, mCE and PGD on ImageNet."""
     for label, result in results.items():
-        relative = relative_error(result, baseline)
+        relative = next((values[0] for *_, values in relative_lines([result], baseline)), None)
         paper = PAPER[f"rvt_tiny_{label.partition(',')[0]}"]
         yield [
             label,

@@ -16,16 +16,15 @@ from torchvars.cli.main import main
 from torchvars.data import Source
 from torchvars.evaluation.benchmarks import Benchmark, Showing
 from torchvars.evaluation.benchmarks.base import each_condition
-from torchvars.evaluation.benchmarks.corruptions import ALEXNET, groups_of, summarize
+from torchvars.evaluation.benchmarks.corruptions import ALEXNET, corruption_errors, groups_of, summarize
 from torchvars.evaluation.compare import (
-    corruption_errors,
     differences,
     label_spaces_of,
     lines_of,
     print_differences,
     print_table,
     protocols_of,
-    relative_error,
+    relative_lines,
 )
 from torchvars.evaluation.conditions import CLEAN, Condition
 from torchvars.evaluation.corruptions import PUBLISHED
@@ -107,6 +106,11 @@ def corrupted(share: float, benchmark: str = "corruptions", name: str = "tiny", 
         (each, severity): first_ones(share - 0.1 * severity, count) for each in PUBLISHED for severity in range(1, 6)
     }
     return tried(name, {benchmark: {("clean", None): first_ones(share, count), **rights}}, count)
+
+
+def relative_error(result: Results, baseline: Results) -> tuple[float, float, float] | None:
+    """CE as tables show it."""
+    return next((values[0] for *_, values in relative_lines([result], baseline)), None)
 
 
 def printed(show, *arguments) -> str:
@@ -240,6 +244,42 @@ def test_the_difference_over_all_corruptions(benchmark):
     assert "+5.00" in shown
     # One line stands for all the corruptions.
     assert [line.split()[3] for line in shown.splitlines() if f" {benchmark} " in line] == ["clean", "all"]
+
+
+def test_the_difference_over_some_corruptions_is_called_partial():
+    some = [(name, severity) for name in ("fog", "snow") for severity in (1, 3)]
+    rights = {("clean", None): first_ones(0.9), ("spatter", 1): first_ones(0.5)}
+    better = {("fog", 1): first_ones(0.9), ("spatter", 1): first_ones(0.9)}
+    first = tried("first", {"corruptions": rights | dict.fromkeys(some, first_ones(0.5))})
+    second = tried("second", {"corruptions": rights | dict.fromkeys(some, first_ones(0.5)) | better})
+    for result in (first, second):
+        result.asked["corruptions"]["missing"] = ["frost"]
+    found = {each.condition.key: each for each in differences(first, second)}
+    assert found["all"].value == pytest.approx(40 / 4)  # one of the four; spatter is not among them
+    shown = printed(print_differences, first, second)
+    assert [line.split("│")[2].strip() for line in shown.splitlines() if " corruptions " in line] == [
+        "clean", "spatter 1", "fog 1", "fog 3", "snow 1", "snow 3", "partial all"
+    ]  # fmt: skip
+    del second.outcomes["corruptions"][Condition("corruption", "fog", 3)]
+    assert "all" not in {each.condition.key for each in differences(first, second)}
+
+
+def test_means_come_from_the_file_not_from_names():
+    keys = [("fog", 1), ("fog", 2), ("spatter", 1)]
+    first, second = (
+        tried(name, {"corruptions": dict.fromkeys(keys, first_ones(share))})
+        for name, share in (("first", 0.5), ("second", 0.6))
+    )
+    mean = {"family": "shift", "name": "mean of two"}
+    for result in (first, second):
+        over = [Condition("corruption", *key).to_json() for key in keys[1:]]
+        result.asked["corruptions"]["means"] = [{"condition": mean, "over": over}]
+    found = {each.condition.key: each.value for each in differences(first, second)}
+    assert found["mean of two"] == pytest.approx(10)
+    # A file that was written before means were kept is over those of the 15 that it has.
+    for result in (first, second):
+        del result.asked["corruptions"]["means"]
+    assert [each.severity for each in first.means("corruptions")[Condition("corruption", "all")]] == [1, 2]
 
 
 # Relative to a baseline

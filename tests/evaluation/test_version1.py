@@ -8,7 +8,7 @@ import pytest
 
 from evaluation.halves import HALVES, build, counted, subject, write
 from torchvars.evaluation import metrics
-from torchvars.evaluation.compare import differences, print_differences, print_table, relative_error
+from torchvars.evaluation.compare import differences, print_differences, print_table, relative_lines
 from torchvars.evaluation.conditions import CLEAN, Condition
 from torchvars.evaluation.record import read_results
 from torchvars.evaluation.results import Results
@@ -174,6 +174,6 @@ def test_shipped_results_are_read_as_they_are():
             assert 100 * outcome.columns["right"].mean() == pytest.approx(old["figures"]["accuracy"][0])
             assert ("named" in outcome.columns) == (key == "clean")
     assert results.outcomes["clean"][CLEAN].figures["loss"].images == 10_000
-    assert relative_error(results, read_results("rvt_micro_vars_sd.cifar10")) is not None
+    assert relative_lines([results], read_results("rvt_micro_vars_sd.cifar10")) != []
     attack = next(each for each in results.outcomes["pgd"] if each["steps"] == 20)
     assert (attack.name, attack["radius"], attack["norm"]) == ("pgd", 1 / 255, "linf")

@@ -9,13 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .benchmarks.corruptions import shortfall
-from .conditions import ALL_CORRUPTIONS, Condition
-from .corruptions import CORRUPTIONS, PUBLISHED
+from .benchmarks import BENCHMARKS
+from .conditions import Condition
 from .metrics import TESTS, bootstrap
-from .paper import paper_row
+from .paper import paper_figure, paper_row
 from .record import Measured
-from .results import Outcome, Results, Row
+from .results import Outcome, Results, Row, shortfall
 from .task import Metric
 
 OF_THE_CLASSES = ("metrics", "classes", "among_present", "label_space")
@@ -45,37 +44,34 @@ def lines_of(results: Sequence[Results]) -> list[tuple[str, Condition, str]]:
 
 
 def is_listed(result: Results, row: Row) -> bool:
-    """Whether a row is a line of the table: of a benchmark under corruptions their mean, else each condition."""
-    condition, conditions = row.condition, result.conditions(row.benchmark)
+    """Whether a row is a line of the table: a mean stands for the conditions it is over, and for all severities."""
+    condition = row.condition
     listed = result.metrics(row.benchmark).get(row.metric, Metric(row.metric, "lower")).listed  # mCE is of no task
     if condition.subset is not None or not listed:
         return False
     if listed == "clean":
-        return all(each.family == "clean" for each in conditions)
-    if not any(each.family == "corruption" for each in conditions) or condition.family == "clean":
-        return True
-    apart = condition.name in CORRUPTIONS and not CORRUPTIONS[condition.name].summed
-    return condition.severity is None and (condition == ALL_CORRUPTIONS or (apart and row.metric != "CE"))
+        return all(each.family == "clean" for each in result.conditions(row.benchmark))
+    summed = {(each.family, each.name) for over in result.means(row.benchmark).values() for each in over}
+    return condition.severity is None and (condition.family, condition.name) not in summed
 
 
-def relative_error(result: Results, baseline: Results) -> tuple[float, float, float] | None:
-    """Error under each of the 15 corruptions over that of a baseline, their mean in percent, with its interval.
+def relative_lines(
+    results: Sequence[Results], baseline: Results
+) -> list[tuple[str, Condition, str, list[tuple[float, float, float] | None]]]:
+    """Benchmark, condition, metric and a value for each model of what is in proportion to a baseline.
 
-    None if one of the two lacks a corruption, or they saw other pictures, or corrupted in another way, or answered
-    among other classes.
+    A model has no value if it was not evaluated on the same pictures in the same way as the baseline.
     """
-    mine, others = corruption_errors(result), corruption_errors(baseline)
-    if mine is None or others is None or not is_paired(result, baseline, "corruptions"):
-        return None
-    both = np.concatenate([mine, others], 1)
-    count = mine.shape[1]
-    least = 1 / (5 * len(both))  # one picture at one severity: an error of none at all cannot be divided by
-
-    def statistic(means: np.ndarray) -> np.ndarray:
-        own, other = means[..., :count], means[..., count:]
-        return 100 * np.where(own == other, 1.0, own / np.maximum(other, least)).mean(-1)
-
-    return bootstrap(both, statistic)
+    lines = []
+    for name, member in BENCHMARKS.items():
+        if member.relative is not None:
+            values = [
+                member.relative.value(result, baseline, name) if is_paired(result, baseline, name) else None
+                for result in results
+            ]
+            if any(values):
+                lines.append((name, member.relative.condition, member.relative.metric, values))
+    return lines
 
 
 def is_paired(first: Results, second: Results, benchmark: str) -> bool:
@@ -125,18 +121,6 @@ def same_label_space(first: Results, second: Results, benchmark: str) -> bool:
     return within and more[0] == more[1]
 
 
-def corruption_errors(result: Results, benchmark: str = "corruptions") -> np.ndarray | None:
-    """Share of severities at which each picture was not recognised under each of the 15: (pictures, 15).
-
-    None if the results lack one of them.
-    """
-    outcomes = result.outcomes.get(benchmark, {})
-    every = [[Condition("corruption", name, severity) for severity in range(1, 6)] for name in PUBLISHED]
-    if any(each not in outcomes or "right" not in outcomes[each].columns for several in every for each in several):
-        return None
-    return np.stack([shortfall([outcomes[each] for each in several], "right") for several in every], 1)
-
-
 def differences(first: Results, second: Results) -> list[Difference]:
     """Every number that both have on the same pictures."""
     found = []
@@ -149,14 +133,37 @@ def differences(first: Results, second: Results) -> list[Difference]:
                 columns = [each.columns.get(metric.column) for each in (outcome, others.get(condition, NOTHING))]
                 if all(column is not None for column in columns):
                     found.append(Difference(benchmark, condition, metric.name, *gained(metric, *columns)))
-        errors, other_errors = (corruption_errors(each, benchmark) for each in (first, second))
-        if errors is not None and other_errors is not None:
-            points = bootstrap(100 * (errors - other_errors).mean(1))
-            found.append(Difference(benchmark, ALL_CORRUPTIONS, "accuracy", *points, None))
+        for mean, members in first.means(benchmark).items():
+            if members == second.means(benchmark).get(mean) and all(
+                each in outcomes and each in others for each in members
+            ):
+                found += mean_differences(first, second, benchmark, mean, members)
     return found
 
 
 NOTHING = Outcome({}, {})
+
+
+def mean_differences(
+    first: Results, second: Results, benchmark: str, mean: Condition, members: Sequence[Condition]
+) -> list[Difference]:
+    """The differences in a mean over conditions: over the severities of each name, then names, then pictures."""
+    names: dict[str, list[Condition]] = {}
+    for each in members:
+        names.setdefault(each.name, []).append(each)
+    found = []
+    for metric in first.metrics(benchmark).values():
+        both = [result.outcomes[benchmark] for result in (first, second)]
+        if all(metric.column in outcomes[each].columns for outcomes in both for each in members):
+            lacking, others = (
+                np.stack([shortfall([outcomes[each] for each in same], metric.column) for same in names.values()], 1)
+                for outcomes in both
+            )
+            points = metric.scale * (lacking - others).mean(1)
+            if not np.isnan(points).all():
+                interval = bootstrap(points[~np.isnan(points)])
+                found.append(Difference(benchmark, mean, metric.name, *interval, None))
+    return found
 
 
 def gained(metric: Metric, first: np.ndarray, second: np.ndarray) -> tuple[float, float, float, float | None]:
@@ -188,14 +195,14 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
         cells = [show(row_of(result, benchmark, condition, metric)) for result in results]
         theirs = [paper_figure(each, results, benchmark, condition, metric) for each in papers.values()]
         # A sum over fewer corruptions, severities or classes than its name promises.
-        some = condition == ALL_CORRUPTIONS and any(each.asked.get(benchmark, {}).get("missing") for each in results)
+        some = any(is_partial(each, benchmark) and condition in each.means(benchmark) for each in results)
         table.add_row(
             escape(benchmark), escape(condition.label), f"partial {metric}" if some else metric, *cells, *theirs
         )
-    relatives = [relative_error(result, results[baseline]) for result in results]
-    if len(results) > 1 and any(relatives):
-        cells = [with_interval(*each) if each else "" for each in relatives]
-        table.add_row("corruptions", "all", f"CE, {escape(names[baseline])} = 100", *cells, *[""] * len(papers))
+    for benchmark, condition, metric, values in relative_lines(results, results[baseline]) if len(results) > 1 else ():
+        cells = [with_interval(*each) if each else "" for each in values]
+        title = f"{metric}, {escape(names[baseline])} = 100"
+        table.add_row(escape(benchmark), escape(condition.label), title, *cells, *[""] * len(papers))
     console.print(table)
     for line in protocols_of(results):
         console.print(line, highlight=False, markup=False)
@@ -250,15 +257,9 @@ def label_spaces_of(results: Sequence[Results]) -> list[str]:
     return lines
 
 
-def paper_figure(paper: dict, results: Sequence[Results], benchmark: str, condition: Condition, metric: str) -> str:
-    """The paper's figure for a line of the table, if the pictures are the paper's: all its classes and corruptions."""
-    its_own = {"imagenet_c": ("all", "mCE"), "pgd": ("linf 1/255, 5 steps", "accuracy")}
-    if benchmark not in paper or (condition.label, metric) != its_own.get(benchmark, ("clean", "accuracy")):
-        return ""
-    classes = 200 if benchmark in ("imagenet_a", "imagenet_r") else 1000
-    asked = [result.asked[benchmark] for result in results if benchmark in result.asked]
-    whole = all(each["task"]["classes"] == classes and not each.get("missing") for each in asked)
-    return str(paper[benchmark]) if whole else ""
+def is_partial(result: Results, benchmark: str) -> bool:
+    """Whether results are of fewer conditions or classes than a mean of the benchmark promises."""
+    return bool(result.asked.get(benchmark, {}).get("missing"))
 
 
 def print_differences(first: Results, second: Results, console: Console | None = None) -> None:
@@ -280,13 +281,18 @@ def print_differences(first: Results, second: Results, console: Console | None =
     table, several = Table(title=title), len({each.metric for each in found}) > 1
     for title in ("benchmark", "condition", *(["metric"] if several else []), "difference", "p"):
         table.add_column(title)
-    summed = {each.benchmark for each in found if each.condition == ALL_CORRUPTIONS}
+    whole = [name for name in shared if not is_partial(first, name) and not is_partial(second, name)]
+    means = {(name, mean) for name in shared for mean in first.means(name)}
+    given = {(each.benchmark, each.condition) for each in found} & means
+    # A mean over all that it promises stands for the conditions of its family.
+    families = {(name, mean.family) for name, mean in given if name in whole}
     for each in found:
-        if each.benchmark in summed and each.condition.family == "corruption" and each.condition != ALL_CORRUPTIONS:
+        if (each.benchmark, each.condition.family) in families and (each.benchmark, each.condition) not in given:
             continue
+        partial = "partial " if (each.benchmark, each.condition) in given and each.benchmark not in whole else ""
         p = "" if each.p is None else f"{each.p:.2g}"
         points = f"{each.value:+.2f} ({each.low:+.2f} to {each.high:+.2f})"
-        which = [each.benchmark, each.condition.key, *([each.metric] if several else [])]
+        which = [each.benchmark, f"{partial}{each.condition.key}", *([each.metric] if several else [])]
         table.add_row(*map(escape, which), points, p)
     console.print(table)
 

@@ -1,5 +1,10 @@
 """The paper's main table: ImageNet-1K at 224 pixels."""
 
+from collections.abc import Sequence
+
+from .conditions import Condition
+from .results import Results
+
 # Model, by its name here or in timm -> its name there, and the benchmark's figure: IN-C is mCE, the rest top-1. PVT is
 # not here, which timm does not have, nor GFNet without a star, which has the figures of GFNet-Ti*.
 BENCHMARKS = ("clean", "imagenet_c", "imagenet_r", "imagenet_sketch", "pgd", "imagenet_a")
@@ -36,3 +41,14 @@ def paper_row(model: dict) -> dict | None:
         return None
     name = model.get("architecture") or model["name"].partition(".")[0]
     return PAPER.get(name.removesuffix("_released"))
+
+
+def paper_figure(paper: dict, results: Sequence[Results], benchmark: str, condition: Condition, metric: str) -> str:
+    """The paper's figure for a line of a table, if the pictures are the paper's: all its classes and corruptions."""
+    its_own = {"imagenet_c": ("all", "mCE"), "pgd": ("linf 1/255, 5 steps", "accuracy")}
+    if benchmark not in paper or (condition.label, metric) != its_own.get(benchmark, ("clean", "accuracy")):
+        return ""
+    classes = 200 if benchmark in ("imagenet_a", "imagenet_r") else 1000
+    asked = [result.asked[benchmark] for result in results if benchmark in result.asked]
+    whole = all(each["task"]["classes"] == classes and not each.get("missing") for each in asked)
+    return str(paper[benchmark]) if whole else ""

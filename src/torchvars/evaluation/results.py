@@ -9,6 +9,7 @@ import numpy as np
 
 from ..models.weights import write_whole
 from .conditions import Condition
+from .corruptions.means import means_of_corruptions
 from .labels import LabelSpace
 from .task import Figure, Metric
 from .version1 import upgraded
@@ -78,6 +79,11 @@ class Outcome:
             raise ValueError(f"expected columns of one length, got { ({name: len(v) for name, v in columns.items()}) }")
         figures = {metric: Figure(*figure) for metric, figure in content["figures"].items()}
         return cls(columns, figures, content.get("unread", 0))
+
+
+def shortfall(outcomes: Sequence[Outcome], column: str) -> np.ndarray:
+    """How much less than 1 each picture has in a column, in the mean over outcomes: (N,). Of `right`, the error."""
+    return np.stack([1.0 - outcome.columns[column] for outcome in outcomes], 1).mean(1)
 
 
 def _packed(values: np.ndarray) -> dict | list:
@@ -190,6 +196,8 @@ class Results:
             if benchmark not in self.asked or benchmark not in self.pictures:
                 raise ValueError(f"{benchmark} has outcomes, but nothing says what was asked, or of which pictures")
             self.metrics(benchmark)
+            if "means" in self.asked[benchmark]:
+                self.means(benchmark)
             if "label_space" in self.asked[benchmark]["task"]:
                 LabelSpace(**self.asked[benchmark]["task"]["label_space"])
             count = len(self.pictures[benchmark])
@@ -211,6 +219,15 @@ class Results:
     def conditions(self, benchmark: str) -> list[Condition]:
         """Those in which the pictures of a benchmark are shown, whether it came to its end or not."""
         return [Condition.from_json(each) for each in self.asked[benchmark]["conditions"]]
+
+    def means(self, benchmark: str) -> dict[Condition, list[Condition]]:
+        """Conditions that are means over others -> those others, in the order in which they were evaluated."""
+        if "means" not in self.asked[benchmark]:  # a file written before they were kept
+            return means_of_corruptions(self.conditions(benchmark))
+        return {
+            Condition.from_json(mean["condition"]): [Condition.from_json(each) for each in mean["over"]]
+            for mean in self.asked[benchmark]["means"]
+        }
 
     def label_space(self, benchmark: str) -> LabelSpace | None:
         """The classes among which the answer was looked for; None if it was not a class.

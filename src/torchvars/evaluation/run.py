@@ -291,7 +291,12 @@ def take_up(results: Results, benchmark: Benchmark, judge: Any) -> None:
             "well, which takes no time, or give --output another file"
         )
     conditions = [condition.to_json() for condition in benchmark.conditions]
-    asked |= {"task": facts, "conditions": conditions, "missing": [*benchmark.not_asked, *benchmark.missing]}
+    means = [
+        {"condition": mean.to_json(), "over": [each.to_json() for each in members]}
+        for mean, members in benchmark.means().items()
+    ]
+    missing = [*benchmark.not_asked, *benchmark.missing]
+    asked |= {"task": facts, "conditions": conditions, "means": means, "missing": missing}
     results.asked[benchmark.name] = asked
     results.pictures[benchmark.name] = list(source.identities)
 

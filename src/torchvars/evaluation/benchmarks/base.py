@@ -99,6 +99,10 @@ class Benchmark:
         """The conditions over which figures of subsets are means."""
         return {condition: [condition] for condition in self.conditions} if self.groups is None else self.groups
 
+    def means(self) -> dict[Condition, Sequence[Condition]]:
+        """Conditions that are means over others -> those others."""
+        return {mean: members for mean, members in self.parts().items() if mean not in members}
+
 
 Ask = Callable[[Source, Callable[[Asked], Mapping[str, Tensor]]], Scores]
 """Asks something else of the pictures of a source, by the processes that evaluate."""
@@ -154,6 +158,20 @@ class Data:
         return open_source(self.path, "val")
 
 
+class Relative(NamedTuple):
+    """A number of one model in proportion to that of another, the baseline, on the same pictures.
+
+    Attributes:
+        metric: its name in tables; the baseline's own value is 100.
+        condition: the conditions that it is over.
+        value: results, baseline, benchmark -> value and 95 % interval; None if one of the two lacks a condition.
+    """
+
+    metric: str
+    condition: Condition
+    value: Callable[[Results, Results, str], tuple[float, float, float] | None]
+
+
 @dataclass(frozen=True)
 class Member:
     """A benchmark that can be asked for by its name.
@@ -161,10 +179,12 @@ class Member:
     Args:
         build: data, subject, options -> benchmark.
         options: what may be chosen.
+        relative: what tables show of several models in proportion to one of them.
     """
 
     build: Callable[[Data, Subject, Any], Benchmark]
     options: type[Options]
+    relative: Relative | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "__doc__", self.build.__doc__)

@@ -16,11 +16,12 @@ from ...scoring import Asked
 from ..conditions import ALL_CORRUPTIONS, CLEAN, Condition
 from ..corruptions import CORRUPTIONS, PUBLISHED, corrupt
 from ..corruptions.frost import official
+from ..corruptions.means import means_of_corruptions
 from ..metrics import bootstrap
-from ..results import Outcome
+from ..results import Outcome, Results, shortfall
 from ..subjects import Subject
 from ..task import Figure
-from .base import Benchmark, Classes, Data, Member, Showing, Summed, centred, each_condition, stored
+from .base import Benchmark, Classes, Data, Member, Relative, Showing, Summed, centred, each_condition, stored
 from .shifts import missing_classes
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -211,18 +212,10 @@ def cifar10_c(data: Data, subject: Subject, options: Published) -> Benchmark:
     )
 
 
-MEMBERS = {
-    "corruptions": Member(corruptions, Made),
-    "imagenet_c": Member(imagenet_c, Published),
-    "cifar10_c": Member(cifar10_c, Published),
-}
-
-
 def groups_of(showings: Sequence[Showing]) -> dict[Condition, list[Condition]]:
     """Subsets are looked at in the mean of the 15; if there is none of them, in each by itself."""
     corrupted = [showing.condition for showing in showings if showing.condition.family == "corruption"]
-    summed = [condition for condition in corrupted if CORRUPTIONS[condition.name].summed]
-    return {ALL_CORRUPTIONS: summed} if summed else {condition: [condition] for condition in corrupted}
+    return means_of_corruptions(corrupted) or {condition: [condition] for condition in corrupted}
 
 
 # What is made of the outcomes
@@ -278,10 +271,48 @@ def summarize(
     return rows
 
 
-def shortfall(outcomes: Sequence[Outcome], column: str) -> np.ndarray:
-    """How much less than 1 each picture has in a column, in the mean over severities: (N,). Of `right`, the error."""
-    return np.stack([1.0 - outcome.columns[column] for outcome in outcomes], 1).mean(1)
-
-
 def _mean(means: np.ndarray) -> np.ndarray:
     return means.mean(-1)
+
+
+# What is made of the outcomes of two models
+
+
+def corruption_errors(result: Results, benchmark: str = "corruptions") -> np.ndarray | None:
+    """Share of severities at which each picture was not recognised under each of the 15: (pictures, 15).
+
+    None if the results lack one of them.
+    """
+    outcomes = result.outcomes.get(benchmark, {})
+    every = [[Condition("corruption", name, severity) for severity in SEVERITIES] for name in PUBLISHED]
+    if any(each not in outcomes or "right" not in outcomes[each].columns for several in every for each in several):
+        return None
+    return np.stack([shortfall([outcomes[each] for each in several], "right") for several in every], 1)
+
+
+def relative_error(
+    result: Results, baseline: Results, benchmark: str = "corruptions"
+) -> tuple[float, float, float] | None:
+    """Error under each of the 15 corruptions over that of a baseline, their mean in percent, with its interval.
+
+    None if one of the two lacks a corruption. Both have to be of the same pictures.
+    """
+    mine, others = corruption_errors(result, benchmark), corruption_errors(baseline, benchmark)
+    if mine is None or others is None:
+        return None
+    both = np.concatenate([mine, others], 1)
+    count = mine.shape[1]
+    least = 1 / (len(SEVERITIES) * len(both))  # one picture at one severity: an error of 0 cannot be divided by
+
+    def statistic(means: np.ndarray) -> np.ndarray:
+        own, other = means[..., :count], means[..., count:]
+        return 100 * np.where(own == other, 1.0, own / np.maximum(other, least)).mean(-1)
+
+    return bootstrap(both, statistic)
+
+
+MEMBERS = {
+    "corruptions": Member(corruptions, Made, Relative("CE", ALL_CORRUPTIONS, relative_error)),
+    "imagenet_c": Member(imagenet_c, Published),
+    "cifar10_c": Member(cifar10_c, Published),
+}

@@ -9,21 +9,24 @@ __version__ = "0.1.0"
 
 # Public names, and the room where each lives.
 _ROOMS = {
+    "attention_maps": "maps",
     "evaluate": "evaluation",
     "inspect": "attention",
     **dict.fromkeys(["Classifier", "convert", "create", "load_released", "match", "restore", "set_share"], "models"),
 }
-_SUBPACKAGES = ("attention", "evaluation", "models", "sparse")
+_SUBPACKAGES = ("attention", "evaluation", "maps", "models", "sparse")
 
 __all__ = [
     "Classifier",
     "attention",
+    "attention_maps",
     "convert",
     "create",
     "evaluate",
     "evaluation",
     "inspect",
     "load_released",
+    "maps",
     "match",
     "models",
     "restore",

@@ -63,12 +63,15 @@ class Performer(Softmax):
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         queries, keys, values = (precise(part) for part in self.project(tokens))
         with outside_autocast(tokens):
-            # A factor of a query, or one of all keys, cancels in the ratio: take out the largest, so nothing overflows.
-            queries, keys = self.features.log(queries), self.features.log(keys)
-            queries = (queries - queries.detach().amax(-1, keepdim=True)).exp()
-            keys = (keys - keys.detach().amax((-2, -1), keepdim=True)).exp()
-            mixed = linear_attention(queries, keys, values)
+            mixed = linear_attention(*self.featurize(queries, keys), values)
         return self.proj(merge_heads(mixed).to(tokens.dtype))
+
+    def featurize(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Phi(q) and Phi(k), up to a factor of each query and one of all keys: (batch, heads, N, M) each."""
+        # These factors cancel in the ratio: take out the largest, so that nothing overflows.
+        queries, keys = self.features.log(queries), self.features.log(keys)
+        queries = (queries - queries.detach().amax(-1, keepdim=True)).exp()
+        return queries, (keys - keys.detach().amax((-2, -1), keepdim=True)).exp()
 
 
 class Hedgehog(Softmax):
@@ -93,12 +96,16 @@ class Hedgehog(Softmax):
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         queries, keys, values = (precise(part) for part in self.project(tokens))
         with outside_autocast(tokens):
-            queries, keys = (
-                torch.cat([logits.softmax(-1), (-logits).softmax(-1)], -1)
-                for logits in (queries @ precise(self.query_map), keys @ precise(self.key_map))
-            )
-            mixed = linear_attention(queries, keys, values)
+            mixed = linear_attention(*self.featurize(queries, keys), values)
         return self.proj(merge_heads(mixed).to(tokens.dtype))
+
+    def featurize(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Phi(q) and Phi(k): (batch, heads, N, M) each."""
+        queries, keys = (
+            torch.cat([logits.softmax(-1), (-logits).softmax(-1)], -1)
+            for logits in (queries @ precise(self.query_map), keys @ precise(self.key_map))
+        )
+        return queries, keys
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, features={2 * self.key_map.shape[-1]}"

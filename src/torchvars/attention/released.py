@@ -177,11 +177,17 @@ class ReleasedStaticReconstruction(Reconstruction):
         grid = resolve_grid(tokens, grid, self.grid)
         reconstruction = super().reconstruct(tokens, grid)
         with outside_autocast(tokens):
-            spectrum = Spectrum(*precise(self.kernel2).movedim(0, -2).unbind(-1))
-            return filtered(precise(reconstruction), refit(spectrum, self.grid, grid), grid).to(tokens.dtype)
+            return filtered(precise(reconstruction), self.second_spectrum(grid), grid).to(tokens.dtype)
+
+    def second_spectrum(self, grid: Grid) -> Spectrum:
+        """The spectrum of the second filter on a grid: (H, W / 2 + 1, dim)."""
+        return refit(Spectrum(*precise(self.kernel2).movedim(0, -2).unbind(-1)), self.grid, grid)
 
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
-        mixed = self.reconstruct(tokens, grid)
+        return self.finish(self.reconstruct(tokens, grid))
+
+    def finish(self, mixed: Tensor) -> Tensor:
+        """The norm and the output projection: (batch, N, dim) -> the same."""
         return self.proj(self.norm(mixed.mT).mT)
 
 

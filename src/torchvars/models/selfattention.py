@@ -168,7 +168,7 @@ def _read_timm(model: nn.Module, name: str) -> Source:
             "choose others by layers=[...]"
         )
     projections = *_thirds(module.qkv.weight, module.qkv.bias), _whole(module.proj)
-    return Source(module.num_heads, *projections, _find_place(model, name), _wrap_plainly)
+    return Source(module.num_heads, *projections, find_place(model, name), _wrap_plainly)
 
 
 def _is_ours(module: nn.Module) -> bool:
@@ -178,7 +178,7 @@ def _is_ours(module: nn.Module) -> bool:
 def _read_ours(model: nn.Module, name: str) -> Source:
     module = model.get_submodule(name)
     projections = *_thirds(module.qkv.weight, module.qkv.bias), _whole(module.proj)
-    return Source(module.heads, *projections, _find_place(model, name), _wrap_plainly)
+    return Source(module.heads, *projections, find_place(model, name), _wrap_plainly)
 
 
 def _is_multihead(module: nn.Module) -> bool:
@@ -199,7 +199,7 @@ def _read_multihead(model: nn.Module, name: str) -> Source:
         )
     projections = *_thirds(module.in_proj_weight, module.in_proj_bias), _whole(module.out_proj)
     wrap = partial(PlacedInTorch, batch_first=module.batch_first)
-    return Source(module.num_heads, *projections, _find_place(model, name), wrap)
+    return Source(module.num_heads, *projections, find_place(model, name), wrap)
 
 
 def _is_of_transformers(module: nn.Module) -> bool:
@@ -248,7 +248,7 @@ def _alike(part: Tensor, whole: Tensor) -> Tensor:
     return part.detach().requires_grad_(whole.requires_grad)
 
 
-def _find_place(model: nn.Module, name: str) -> Place:
+def find_place(model: nn.Module, name: str) -> Place:
     """Grid and number of prefix tokens, from the innermost part of a model around that layer that embeds.
 
     None where that part does not say it.

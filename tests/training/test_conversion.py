@@ -153,8 +153,19 @@ def test_a_conversion_that_is_done_is_not_begun_again(undisturbed, original, pic
         main(arguments(original, pictures, undisturbed))
     assert f"holds a conversion already: go on with torchvars convert --resume {undisturbed}" in capsys.readouterr().err
     before = outcome(undisturbed)
+    with pytest.raises(SystemExit):
+        main(["convert", "--resume", str(undisturbed), "--batch", "4"])
+    assert "with the options it was started with: got batch 4 with --resume" in capsys.readouterr().err
     main(["convert", "--resume", str(undisturbed)])
     assert outcome(undisturbed) == before
+
+
+def test_options_that_are_not_given_are_those_of_the_plan(undisturbed, original, pictures):
+    found = conversion.read_plan(undisturbed)
+    given = {"classes", "stages", "batch", "match_steps", "join_steps", "workers", "sizes", "period", "changed"}
+    default = Plan(str(original), str(pictures.resolve()), undisturbed)
+    assert {name for name, value in vars(found).items() if value != getattr(default, name)} == given
+    assert (found.sizes, found.period, found.changed) == ((32, 64), 3, ("join.groups=2", "tune.ema=0.5"))
 
 
 def test_pictures_without_labels_will_do(plan, tmp_path, capsys):

@@ -9,6 +9,7 @@ the result. On several processes: torchrun --nproc-per-node N -m torchvars conve
 """
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from .paths import data_of, model_of, names_of, path_of
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.argument_default = argparse.SUPPRESS  # what is not given has its default in training.conversion.Plan
     parser.add_argument(
         "model",
         nargs="?",
@@ -27,10 +29,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a name whose weights ship, a folder of weights or of a run, a folder of transformers, timm:NAME, or "
         "timm:NAME:FILE with weights from a file",
     )
-    parser.add_argument("--resume", type=path_of, metavar="FOLDER", help="go on with this conversion; nothing else")
     parser.add_argument(
-        "--attention", default="vars_p", metavar="NAME", help="attention to convert to (default: vars_p)"
+        "--resume", type=path_of, default=None, metavar="FOLDER", help="conversion to resume; it takes no other option"
     )
+    parser.add_argument("--attention", metavar="NAME", help="attention to convert to (default: vars_p)")
     parser.add_argument(
         "--data",
         type=data_of,
@@ -38,9 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="pictures as for torchvars train; or, without tune, a folder or a tar with pictures anywhere in it",
     )
     parser.add_argument("--output", type=path_of, metavar="FOLDER", help="folder of the conversion")
-    parser.add_argument(
-        "--stages", type=names_of, default=("match", "join"), metavar="NAME,NAME", help="default: match,join"
-    )
+    parser.add_argument("--stages", type=names_of, metavar="NAME,NAME", help="default: match,join")
     parser.add_argument(
         "--layers",
         type=_layers,
@@ -50,47 +50,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--classes",
         choices=["model", "present"],
-        default="model",
         help="head of the result: all classes of the model, or those that are present in the pictures (default: model)",
     )
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
-    parser.add_argument("--batch", type=int, default=48, metavar="N", help="pictures of a step (default: 48)")
-    parser.add_argument("--match-steps", type=int, default=400, metavar="N", help="most steps of match (default: 400)")
-    parser.add_argument("--join-steps", type=int, default=200, metavar="N", help="steps of join (default: 200)")
-    parser.add_argument("--tune-epochs", type=int, default=2, metavar="N", help="epochs of tune (default: 2)")
+    parser.add_argument("--batch", type=int, metavar="N", help="pictures of a step (default: 48)")
+    parser.add_argument("--match-steps", type=int, metavar="N", help="most steps of match (default: 400)")
+    parser.add_argument("--join-steps", type=int, metavar="N", help="steps of join (default: 200)")
+    parser.add_argument("--tune-epochs", type=int, metavar="N", help="epochs of tune (default: 2)")
     parser.add_argument(
         "--judge-every",
+        dest="period",
         type=int,
-        default=50,
         metavar="N",
-        help="steps after which match and join are judged and leave a checkpoint (default: 50)",
+        help="steps after which match and join are evaluated and write a checkpoint (default: 50)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of all stages (default: 0)")
-    parser.add_argument(
-        "--precision", choices=["no", "bf16", "fp16"], default="no", help="mixed precision (default: no)"
-    )
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that read pictures (default: 1)")
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed of all stages (default: 0)")
+    parser.add_argument("--precision", choices=["no", "bf16", "fp16"], help="mixed precision (default: no)")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes that read pictures (default: 1)")
     parser.add_argument(
         "--timing",
+        dest="sizes",
         type=_numbers,
-        default=(224, 448, 896),
         metavar="PIXELS,PIXELS",
         help="sides of pictures at which original and result are timed (default: 224,448,896)",
     )
-    parser.add_argument("--no-timing", dest="timing", action="store_const", const=(), help="time nothing")
+    parser.add_argument("--no-timing", dest="sizes", action="store_const", const=(), help="time nothing")
     parser.add_argument(
-        "--judge", type=int, metavar="N", help="held-out pictures to measure the result by (default: all)"
+        "--judge",
+        dest="judged",
+        type=int,
+        metavar="N",
+        help="held-out pictures by which the result is evaluated (default: all)",
     )
     parser.add_argument(
         "--set",
+        dest="changed",
         nargs="+",
         action="extend",
-        default=[],
         metavar="STAGE.FIELD=VALUE",
         help="fields of the recipes of stages, such as match.learning_rate=0.01 join.groups=3",
     )
     group = parser.add_argument_group("the attention")
-    group.add_argument("--option", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="such as atoms=1")
+    group.add_argument(
+        "--option", dest="options", nargs="+", action="extend", metavar="NAME=VALUE", help="such as atoms=1"
+    )
     group.add_argument("--strength", type=float, metavar="X", help="strength of the sparse penalty (default: its own)")
     group.add_argument("--steps", type=int, metavar="N", help="steps of its solver (default: its own)")
     group.add_argument("--solver", metavar="NAME", help="a name of torchvars list solvers (default: its own)")
@@ -105,44 +108,22 @@ def run(arguments: argparse.Namespace) -> None:
     from ..data import most_workers
     from ..scoring import is_first
 
+    fields = {field.name for field in dataclasses.fields(conversion.Plan)}
+    given = {name: value for name, value in vars(arguments).items() if name in fields}
     if arguments.resume is not None:
-        if arguments.model is not None:
-            raise ValueError(f"a conversion is resumed as it was begun: got {arguments.model} beside --resume")
+        if given:
+            found = ", ".join(f"{name} {value}" for name, value in given.items())
+            raise ValueError(f"a conversion is resumed with the options it was started with: got {found} with --resume")
         plan = conversion.read_plan(arguments.resume)
-        plan = conversion.replace(plan, workers=min(plan.workers, most_workers()))
+        plan = dataclasses.replace(plan, workers=min(plan.workers, most_workers()))
     else:
-        missing = [name for name in ("model", "data", "output") if getattr(arguments, name) is None]
-        if missing:
-            words = {"model": "MODEL", "data": "--data PATH", "output": "--output FOLDER"}
-            raise ValueError(f"give {', '.join(words[name] for name in missing)}, or a conversion to --resume")
-        plan = conversion.Plan(
-            model=arguments.model,
-            data=arguments.data,
-            output=arguments.output,
-            attention=arguments.attention,
-            stages=arguments.stages,
-            layers=arguments.layers,
-            options=tuple(arguments.option),
-            strength=arguments.strength,
-            steps=arguments.steps,
-            solver=arguments.solver,
-            img_size=arguments.img_size,
-            classes=arguments.classes,
-            batch=arguments.batch,
-            match_steps=arguments.match_steps,
-            join_steps=arguments.join_steps,
-            tune_epochs=arguments.tune_epochs,
-            period=arguments.judge_every,
-            seed=arguments.seed,
-            precision=arguments.precision,
-            workers=arguments.workers,
-            sizes=arguments.timing,
-            judged=arguments.judge,
-            changed=tuple(arguments.set),
-        )
-    told = conversion.run(plan, resume=arguments.resume is not None)
-    if told is not None:
-        sys.exit(128 + told)
+        words = {"model": "MODEL", "data": "--data PATH", "output": "--output FOLDER"}
+        if missing := [word for name, word in words.items() if name not in given]:
+            raise ValueError(f"give {', '.join(missing)}, or a conversion to --resume")
+        plan = conversion.Plan(**given)
+    stopped = conversion.run(plan, resume=arguments.resume is not None)
+    if stopped is not None:
+        sys.exit(128 + stopped)
     if is_first():
         weights = Path(plan.output) / "weights"
         print(f"weights: {weights}")

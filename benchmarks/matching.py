@@ -136,6 +136,9 @@ def main() -> None:
     parser.add_argument(
         "--replaced", type=int, nargs="+", default=[12], help="numbers of layers replaced, from the last"
     )
+    parser.add_argument(
+        "--auto-augment", metavar="NAME", help="timm's name, such as rand-m9-mstd0.5-inc1 (default: none)"
+    )
     parser.add_argument("--precision", choices=["no", "bf16"], default="no")
     parser.add_argument("--output", type=Path, help="JSON")
     arguments = parser.parse_args()
@@ -153,7 +156,7 @@ def main() -> None:
     transform = picture_transform(
         arguments.img_size,
         training=True,
-        auto_augment=None,
+        auto_augment=arguments.auto_augment,
         color_jitter=None,
         scale=(0.35, 1.0),
         erase=0.0,

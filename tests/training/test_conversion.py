@@ -1,7 +1,9 @@
 """Whole conversions of a tiny model on a few pictures, in stages that are killed and go on."""
 
+import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +18,7 @@ from safetensors.torch import load_file
 
 import torchvars
 from torchvars.attention import Reconstruction
+from torchvars.cli.convert import configure
 from torchvars.cli.main import main
 from torchvars.data import Draw, Pictures, open_source
 from torchvars.models.pixels import centre_pixels
@@ -98,7 +101,7 @@ def test_a_command_leaves_weights_that_load_and_what_was_kept(undisturbed, origi
     assert set(kept["seconds"]) == {"32", "64"}
     card = (undisturbed / "weights" / "README.md").read_text()
     assert "accuracy of the converted model" in card
-    assert "torchvars convert vit --attention vars_p --data " in card
+    assert conversion.command_of(conversion.read_plan(undisturbed)) in card
     assert str(original.parent) not in card  # where things lie on this machine is nobody's business
 
 
@@ -158,6 +161,26 @@ def test_a_conversion_that_is_done_is_not_begun_again(undisturbed, original, pic
     assert "with the options it was started with: got batch 4 with --resume" in capsys.readouterr().err
     main(["convert", "--resume", str(undisturbed)])
     assert outcome(undisturbed) == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"layers": (-2, "blocks.3.attn"), "sizes": (), "options": ("atoms=1", "bias=False"), "judged": 9},
+        {"stages": ("match",), "sizes": (64, 96), "changed": ("join.groups=2",), "img_size": 32, "precision": "bf16"},
+        {"strength": 0.05, "steps": 1, "solver": "fista", "classes": "present", "period": 7, "match_steps": 5},
+    ],
+)
+def test_the_command_in_the_model_card_says_all_that_was_asked_for(options, tmp_path):
+    plan = Plan("timm:test_vit:" + str(tmp_path / "file"), str(tmp_path / "pictures"), tmp_path / "out", **options)
+    program, command, *words = shlex.split(conversion.command_of(plan))
+    assert (program, command) == ("torchvars", "convert")
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    found = vars(parser.parse_args([*words, "--output", str(plan.output)]))
+    assert found.pop("resume") is None
+    assert Plan(**found) == replace(plan, model="timm:test_vit:file", data="pictures")
 
 
 def test_options_that_are_not_given_are_those_of_the_plan(undisturbed, original, pictures):

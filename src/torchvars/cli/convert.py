@@ -53,16 +53,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="head of the result: all classes of the model, or those that are present in the pictures (default: model)",
     )
     parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
-    parser.add_argument("--batch", type=int, metavar="N", help="pictures of a step (default: 48)")
-    parser.add_argument("--match-steps", type=int, metavar="N", help="most steps of match (default: 400)")
-    parser.add_argument("--join-steps", type=int, metavar="N", help="steps of join (default: 200)")
+    parser.add_argument("--batch", type=int, metavar="N", help="pictures of a step (default: 16)")
+    parser.add_argument("--match-steps", type=int, metavar="N", help="most steps of match (default: 1200)")
+    parser.add_argument("--join-steps", type=int, metavar="N", help="steps of join (default: 1000)")
     parser.add_argument("--tune-epochs", type=int, metavar="N", help="epochs of tune (default: 2)")
     parser.add_argument(
         "--judge-every",
         dest="period",
         type=int,
         metavar="N",
-        help="steps after which match and join are evaluated and write a checkpoint (default: 50)",
+        help="steps after which match and join are evaluated and write a checkpoint (default: 200)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="random seed of all stages (default: 0)")
     parser.add_argument("--precision", choices=["no", "bf16", "fp16"], help="mixed precision (default: no)")

@@ -52,15 +52,21 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
             `dtype`, in which it is built.
     """
     architecture, _, tag = name.partition(".")
-    if architecture not in MODELS:
+    converted = {each.partition(".")[0] for each in embedded()} - MODELS.keys()  # models of others, with our attention
+    if architecture not in MODELS and not (pretrained and architecture in converted):
         close = difflib.get_close_matches(architecture, MODELS, n=3)
         hint = f"did you mean {', '.join(close)}? " if close else ""
         names = f"A name is one of {', '.join(BACKBONES)}, then one of {', '.join(ATTENTIONS)}"
+        if architecture in converted:
+            names = "it is a converted model, which comes with its weights only: pretrained=True"
         raise ValueError(f"no model named {name!r}: {hint}{names}")
     if not pretrained:
         return _build(name=architecture, pretrained_cfg=tag or None, **options)
     folder = find_embedded(name)
-    if options.keys() & {"in_chans", "features_only"}:  # timm knows how to fit weights to these
+    if architecture in MODELS and options.keys() & {
+        "in_chans",
+        "features_only",
+    }:  # timm knows how to fit weights to these
         trained_on = folder.name.partition(".")[2]
         return _build(pretrained=True, name=architecture, pretrained_cfg=trained_on, **options).eval()
     from .weights import load  # which builds models by their names
@@ -151,7 +157,10 @@ def _cfg(name: str, folder: Path | None = None) -> dict:
 
 def _cfgs() -> dict[str, dict]:
     """One for each name, or for each of its weights, name.pictures, of which the first is what the name stands for."""
-    shipped = {name: _cfg(name.partition(".")[0], EMBEDDED / name) for name in embedded()}
+    names = {name: name.partition(".")[0] for name in embedded()}
+    shipped = {
+        name: _cfg(architecture, EMBEDDED / name) for name, architecture in names.items() if architecture in MODELS
+    }
     known = {name.partition(".")[0] for name in shipped}
     return shipped | {name: _cfg(name) for name in MODELS if name not in known}
 

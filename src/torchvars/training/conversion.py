@@ -78,11 +78,11 @@ class Plan:
     """Side of the pictures in pixels; none: the model's own."""
     classes: str = "model"
     """Head of the result: that of the model, or its rows for the classes that are present in the pictures."""
-    batch: int = 48
-    match_steps: int = 400
-    join_steps: int = 200
+    batch: int = 16
+    match_steps: int = 1200
+    join_steps: int = 1000
     tune_epochs: int = 2
-    period: int = 50
+    period: int = 200
     """Steps after which match and join are judged and leave a checkpoint."""
     seed: int = 0
     precision: str = "no"
@@ -307,7 +307,7 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
             recipe = Recipe(
                 **shared,
                 epochs=epochs,
-                learning_rate=(1e-3 if stage == "match" else 2e-4) * rate,
+                learning_rate=(2e-3 if stage == "match" else 2e-4) * rate,
                 warmup_epochs=min(30, steps / 4) / period,
                 clip=None if stage == "match" else 1.0,
                 temperature=1.0,
@@ -378,19 +378,38 @@ def finish(plan: Plan, weights: Path, kept: dict) -> None:
     with torch.no_grad():
         times = measure_sizes({"original": original.model, "converted": converted.model}, plan.sizes)
     kept = {**kept, "seconds": times}
-    *library, place = plan.model.rpartition(":")  # of files and folders the names, wherever they are on this machine
-    model, data = "".join([*library, Path(place).name]), Path(plan.data).name
-    words = ["torchvars", "convert", model, "--attention", plan.attention, "--data", data]
     rows = [
         {"benchmark": "held out", "metric": name, "value": f"{kept[key]:.4f}", "images": kept["images"]}
         for key, name in NAMES.items()
         if key in kept
     ]
-    command = shlex.join([*words, "--stages", ",".join(plan.stages)])
+    command = command_of(plan)
     stored.save(converted, plan.output / "weights", [{**row, "command": command} for row in rows])
     text = json.dumps(kept, indent=1) + "\n"
     stored.write_whole(plan.output / KEPT, lambda path: path.write_text(text))
     print("\n".join(describe_kept(kept)), flush=True)
+
+
+# Fields of a plan whose options of `torchvars convert` have other names.
+OPTIONS = {"options": "option", "period": "judge-every", "sizes": "timing", "judged": "judge", "changed": "set"}
+
+
+def command_of(plan: Plan) -> str:
+    """The command of a conversion. Of files and folders it has the names only, wherever they are on this machine."""
+    *library, place = plan.model.rpartition(":")
+    words = ["torchvars", "convert", "".join([*library, Path(place).name]), "--attention", plan.attention]
+    words += ["--data", Path(plan.data).name]
+    for each in fields(Plan):
+        value, option = getattr(plan, each.name), f"--{OPTIONS.get(each.name, each.name).replace('_', '-')}"
+        if each.name in ("model", "attention", "data", "output") or value == each.default:
+            continue
+        if each.name in ("options", "changed"):
+            words += [option, *value]
+        elif value == ():
+            words.append(f"--no-{option.removeprefix('--')}")
+        else:  # an index of a layer may begin with a minus
+            words.append(f"{option}={','.join(map(str, value)) if isinstance(value, tuple) else value}")
+    return shlex.join(words)
 
 
 NAMES = {

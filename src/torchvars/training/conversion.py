@@ -307,7 +307,7 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
             recipe = Recipe(
                 **shared,
                 epochs=epochs,
-                learning_rate=(2e-3 if stage == "match" else 2e-4) * rate,
+                learning_rate=(3e-3 if stage == "match" else 2e-4) * rate,
                 warmup_epochs=min(30, steps / 4) / period,
                 clip=None if stage == "match" else 1.0,
                 temperature=1.0,

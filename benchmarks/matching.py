@@ -1,6 +1,6 @@
 """Which attention imitates the softmax attention of a pretrained model best, with one budget of matching.
 
-    python benchmarks/matching.py timm:deit_tiny_patch16_224 --data IMAGENETTE --img-size 144 --steps 200 \
+    python benchmarks/matching.py timm:deit_tiny_patch16_224 --data IMAGENETTE --img-size 144 \
         --forms vars_p vars_p:steps=1 vars_p:strength=.05 hedgehog performer
 
 All forms learn from the same pictures and from one pass of the original. Then all layers are replaced at once, or the
@@ -14,6 +14,8 @@ import ast
 import json
 import math
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,7 @@ from torch import Tensor, nn
 import torchvars
 from tables import table
 from torchvars.cli.memory import keep_freed_memory
-from torchvars.data import Draw, Order, Pictures, Shown, derive_seed, limited, load, open_source
+from torchvars.data import Batch, Draw, Order, Pictures, Shown, Source, derive_seed, limited, load, open_source
 from torchvars.evaluation.corruptions import corrupt
 from torchvars.models import Classifier
 from torchvars.models.convert import converted_layers, originals_in
@@ -50,15 +52,16 @@ class Form:
     """Relative error of each layer, an average over the last steps."""
 
 
-def build(name: str, original: Classifier, rate: float) -> Form:
+def build(name: str, original: Classifier, rate: float, seed: int) -> Form:
+    """A form by its word, in a copy of the original model."""
     attention, _, words = name.partition(":")
     options = dict(word.split("=") for word in words.split(",") if word)
-    options = {
-        key: ast.literal_eval(value) if value[0] in "-.0123456789TF" else value for key, value in options.items()
-    }
+    for key, value in options.items():
+        with suppress(ValueError, SyntaxError):  # else it is a word
+            options[key] = ast.literal_eval(value)
     rate = options.pop("rate", rate)
     solving = {key: options.pop(key) for key in ("steps", "start") if key in options}
-    torch.manual_seed(derive_seed(0, "form"))
+    torch.manual_seed(derive_seed(seed, "form"))
     model = deepcopy(original)
     torchvars.convert(model.model, attention, **options)
     for layer in model.modules():
@@ -71,7 +74,8 @@ def build(name: str, original: Classifier, rate: float) -> Form:
     return Form(name, model, matching, optimizer, rate, torch.zeros(len(matching.names)))
 
 
-def learn(forms: list[Form], batches, steps: int, precision: str, judge_every: int) -> None:
+def learn(forms: list[Form], batches: Iterable[Batch], steps: int, precision: str) -> None:
+    """All forms learn from the same batches and from one pass of the original."""
     began = time.process_time()
     for step, batch in enumerate(batches):
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
@@ -89,7 +93,7 @@ def learn(forms: list[Form], batches, steps: int, precision: str, judge_every: i
             form.optimizer.step()
             share = 1 / min(step + 1, 20)
             form.errors.lerp_(errors.detach(), share)
-        if step % judge_every == judge_every - 1:
+        if step % 25 == 24:
             said = ", ".join(f"{form.name} {form.errors.mean():.4f}" for form in forms)
             print(f"step {step + 1}, {time.process_time() - began:.0f} s: {said}", flush=True)
 
@@ -105,7 +109,9 @@ def judge(model: nn.Module, pictures: dict[str, list[tuple[Tensor, Tensor]]]) ->
     return found
 
 
-def shown(source, size: int, corrupted: tuple[str, ...], severity: int) -> dict[str, list[tuple[Tensor, Tensor]]]:
+def shown(
+    source: Source, size: int, corrupted: tuple[str, ...], severity: int
+) -> dict[str, list[tuple[Tensor, Tensor]]]:
     """Held-out pictures as they are and corrupted, in batches of 8 bit."""
     draws = [
         [Draw(index, 0) for index in range(first, min(first + 50, len(source)))] for first in range(0, len(source), 50)
@@ -127,10 +133,11 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--forms", nargs="+", required=True, metavar="NAME[:KEY=VALUE,...]")
     parser.add_argument("--img-size", type=int, default=144)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=48)
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--rate", type=float, default=3e-3, help="peak of the learning rate")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pictures", type=int, help="learn from so many of the pictures only, again and again")
     parser.add_argument("--images", type=int, default=500, help="held-out pictures")
     parser.add_argument("--severity", type=int, default=3)
     parser.add_argument(
@@ -148,11 +155,12 @@ def main() -> None:
     if arguments.img_size != original.model.patch_embed.img_size[0]:
         resized(name, original, arguments.img_size)
     pictures, held_out = open_source(arguments.data, "train"), open_source(arguments.data, "val")
+    pictures = limited(pictures, arguments.pictures)
     known = class_names(original)
     cut_head(original.model, [known.index(each) for each in pictures.classes])
     original.classes = tuple(pictures.classes)
     original.eval()
-    forms = [build(each, original, arguments.rate) for each in arguments.forms]
+    forms = [build(each, original, arguments.rate, arguments.seed) for each in arguments.forms]
     transform = picture_transform(
         arguments.img_size,
         training=True,
@@ -164,7 +172,7 @@ def main() -> None:
     )
     order = Order(len(pictures), arguments.batch, arguments.seed, 1, 0, 1)
     batches = load(Pictures(pictures, transform), order.batches(0, arguments.steps), 1)
-    learn(forms, batches, arguments.steps, arguments.precision, 25)
+    learn(forms, batches, arguments.steps, arguments.precision)
 
     conditions = shown(limited(held_out, arguments.images), arguments.img_size, CORRUPTED, arguments.severity)
     kept = {"original": {"accuracy": {"0": judge(original, conditions)}}}

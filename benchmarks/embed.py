@@ -180,7 +180,8 @@ def main() -> None:
         for condition, metric in CARD.get(benchmark, ())
         if record.value(benchmark, metric, condition) is not None
     ]
-    text = weights.card(trained, weights.read_config(folder), rows, name=name, trained_on=PICTURES[candidate.pictures])
+    words = {"trained_on": PICTURES[candidate.pictures], "made_by": candidate.recipe.get("conversion")}
+    text = weights.card(trained, weights.read_config(folder), rows, name=name, **words)
     weights.write_whole(folder / weights.CARD, lambda path: path.write_text(text))
     shutil.copytree(folder, EMBEDDED / name, dirs_exist_ok=True)
     print(f"{EMBEDDED / name}: seal {record.seal[:12]}")

@@ -88,6 +88,19 @@ def test_the_name_alone_is_the_first_of_the_pictures_that_are_there(shipped):
         find_embedded(NAME)
 
 
+def test_a_converted_model_of_timm_comes_with_its_weights_only(shipped):
+    vit = timm.create_model("test_vit", num_classes=4, img_size=32)
+    known = torchvars.Classifier(torchvars.convert(vit, "vars_p")).eval()
+    known.save_pretrained(shipped / "test_vit_vars_p.birds")
+    for name in ("test_vit_vars_p.birds", "test_vit_vars_p"):
+        assert_same(torchvars.create(name, pretrained=True)(images()), known.model(images()))
+    assert torchvars.create("test_vit_vars_p", pretrained=True, num_classes=3)(images()).shape == (2, 3)
+    with pytest.raises(ValueError, match=r"no model named 'test_vit_vars_p'.* comes with its weights only: pretrained"):
+        torchvars.create("test_vit_vars_p")
+    assert "test_vit_vars_p.birds" in embedded()
+    assert not [name for name in registry._cfgs() if name.startswith("test_vit")]  # of timm it is not known
+
+
 def test_without_its_weights_a_model_is_new_but_built_as_it_was(shipped, tmp_path):
     model, known = torchvars.create(f"{NAME}.cifar10").eval(), trained("cifar10").model
     assert not torch.allclose(model(images()), known(images()))

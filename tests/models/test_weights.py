@@ -223,7 +223,9 @@ def test_card_of_weights_that_ship_shows_how_they_are_had(tmp_path, monkeypatch)
     classifier.save_pretrained(tmp_path / name)
     text = card(classifier, read_config(tmp_path / name), None, name=name, trained_on="CIFAR-10")
     assert f"\n# {name}\n" in text
-    assert "M parameters, trained on CIFAR-10." in text
+    assert "M parameters, trained on CIFAR-10. Pixels" in text
+    made = card(classifier, read_config(tmp_path / name), None, name=name, made_by="torchvars convert vit --batch 8")
+    assert "M parameters. Made by `torchvars convert vit --batch 8`. Pixels" in made
     assert "Classes: cat, dog, frog, ship." in text
     example, found = text.split("```python\n")[1].split("```")[0], {}
     exec(compile(example, "card", "exec"), found)

@@ -273,6 +273,7 @@ def card(
     *,
     name: str | None = None,
     trained_on: str | None = None,
+    made_by: str | None = None,
 ) -> str:
     """A model card from what was measured.
 
@@ -280,9 +281,11 @@ def card(
         results: rows with benchmark, metric, value, images and command.
         name: under which the weights come with the package; without one they are a folder.
         trained_on: the pictures.
+        made_by: command that made them.
     """
     parameters = sum(p.numel() for p in classifier.model.parameters() if p.requires_grad) / 1e6
     trained = "" if trained_on is None else f", trained on {trained_on}"
+    made = "" if made_by is None else f"Made by `{made_by}`. "
     lines = [
         "---",
         "library_name: torchvars",
@@ -292,7 +295,7 @@ def card(
         "",
         f"# {name or config['architecture']}",
         "",
-        f"{parameters:.2f} M parameters{trained}{_converted(config)}. Pixels in [0, 1] in, logits out:",
+        f"{parameters:.2f} M parameters{trained}{_converted(config)}. {made}Pixels in [0, 1] in, logits out:",
         "",
         "```python",
         "import torchvars",

@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test test-all lint bench
+.PHONY: demo test test-all lint bench docs
 
 demo: $(VENV)/ready
 	$(RUN) examples/demo.py
@@ -22,7 +22,14 @@ lint: $(VENV)/ready
 bench: $(VENV)/ready
 	$(VENV)/bin/torchvars benchmark
 
+docs: $(VENV)/docs
+	$(RUN) -m sphinx -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
+
 $(VENV)/ready: pyproject.toml constraints.txt $(wildcard src/torchvars/sparse/native/kernels/*)
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(VENV)/docs: $(VENV)/ready
+	$(RUN) -m pip install --quiet -c constraints.txt -e ".[docs]"
 	touch $@

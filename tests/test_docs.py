@@ -4,10 +4,14 @@ import json
 import re
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
+import matplotlib.pyplot as plt
 import pytest
 
+import torchvars
 from torchvars.evaluation.results import Results
 from torchvars.models.registry import trained
 
@@ -41,12 +45,38 @@ def test_every_link_leads_to_a_file(page):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-def test_reconstruct_writes_its_picture(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["reconstruct.py", "--output", str(tmp_path / "new")])
-    runpy.run_path(str(ROOT / "examples/reconstruct.py"), run_name="__main__")
-    picture = tmp_path / "new/reconstruct.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert str(picture) in capsys.readouterr().out
+PACKAGES = [name for _, name, is_package in iter_modules(torchvars.__path__) if is_package]
+
+
+@pytest.mark.parametrize(
+    "package", [name for name in PACKAGES if hasattr(import_module(f"torchvars.{name}"), "__all__")]
+)
+def test_every_public_name_of_a_package_is_in_the_reference(package):
+    page = ROOT / f"docs/api/{package}.md"
+    documented = re.findall(r"^\.\. (?:auto\w+|py:data):: (\w+)$", page.read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(import_module(f"torchvars.{package}").__all__)
+
+
+def test_every_public_name_of_the_top_level_is_in_the_reference():
+    text = (ROOT / "docs/api/torchvars.md").read_text()
+    assert {*re.findall(r"\btorchvars\.(\w+)[] ]", text)} == {*torchvars.__all__}
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples/gallery").glob("plot_*.py")), ids=lambda path: path.stem)
+def test_gallery_scripts_end_in_a_figure(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    monkeypatch.setattr(plt, "show", lambda: None)
+    before = plt.get_backend()
+    plt.switch_backend("agg")
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+        assert all(axis.has_data() for axis in plt.gcf().axes)
+    finally:
+        plt.close("all")
+        plt.switch_backend(before)
+    if script.stem == "plot_5_robustness":  # what docs/results/robustness.md says, found in another way
+        assert "seed 0: +1.8 points" in (printed := capsys.readouterr().out)
+        assert "seed 1: +1.7 points" in printed
 
 
 def test_demo_compares_every_model_and_draws(tmp_path, monkeypatch, capsys):

@@ -288,6 +288,8 @@ def test_what_has_no_map_is_named():
     model = RVT(img_size=64, patch_size=8, widths=(4, 4), heads=(2, 4), depths=(1, 1)).eval()
     with pytest.raises(ValueError, match=r"blocks.0.attn mixes no class token"):
         attention_maps(model, pixels(64, 64), layer=0, query="class")
+    with pytest.raises(ValueError, match=r"stages.2.1.transformer.1.attn is called with 8 sequences .* for 2 pictures"):
+        attention_maps(timm.create_model("mobilevit_xxs"), pixels(64, 64), layer=1)
     unused = vit()
     unused.extra = timm.layers.Attention(24, 3) if hasattr(timm.layers, "Attention") else TimmAttention(24, 3)
     with pytest.raises(ValueError, match=r"extra is not called when the model runs: choose another of blocks.0.attn"):

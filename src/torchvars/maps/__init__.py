@@ -1,8 +1,8 @@
 """Attention maps of any model: how much an attention takes from each position, computed beside it."""
 
-from .call import attention_maps
+from .call import attention_maps, find_maps
 from .kinds import KINDS
 from .mixing import Mixing, mixing_of
 from .observe import Observation, observe
 
-__all__ = ["KINDS", "Mixing", "Observation", "attention_maps", "mixing_of", "observe"]
+__all__ = ["KINDS", "Mixing", "Observation", "attention_maps", "find_maps", "mixing_of", "observe"]

@@ -74,8 +74,8 @@ def find_maps(
     maps = how.find(seen, Ask(name, _query(run, name, query, seen.pixels), step, target))
     if len(maps) != len(seen.pixels):
         raise ValueError(
-            f"{name} is called with {len(maps)} sequences of tokens for {len(seen.pixels)} pictures, so that there is no "
-            "map of a picture: choose another attention"
+            f"{name} is called with {len(maps)} sequences of tokens for {len(seen.pixels)} pictures, so that there is "
+            "no map of a picture: choose another attention"
         )
     maps = maps[..., run.prefix :].unflatten(-1, run.grid)
     heads = maps.shape[1]

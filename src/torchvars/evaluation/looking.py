@@ -44,9 +44,28 @@ class Looking:
         """Whether the map is of one output or of their mean."""
         return KINDS[self.kind].queried
 
+    @property
+    def by_head(self) -> bool:
+        """Whether there is a map of each head."""
+        return KINDS[self.kind].heads
+
     def maps(self, seen: Observation, **how: Any) -> Tensor:
         """Maps (batch, H, W), or of all heads, in double precision on the CPU."""
         return find_maps(seen, self.kind, self.place, **how).double().cpu()
+
+    def seen(self, subject: Subject) -> Observation:
+        """The attentions of a model on a black picture; a ValueError if it has no such map."""
+        like = next(subject.classifier.parameters(), torch.zeros(()))
+        try:
+            seen = observe(subject.classifier, torch.zeros(1, 3, subject.size, subject.size, device=like.device))
+            self.maps(seen)
+        except ValueError as error:
+            raise ValueError(f"{subject.name}: {error}") from error
+        return seen
+
+    def check(self, subject: Subject) -> str:
+        """The name of the attention in a model; a ValueError if it has no such map."""
+        return self.seen(subject).name(self.place)
 
     def steps(self, subject: Subject) -> int | None:
         """How many recurrent steps the attention takes; None if it is not recurrent, or the map not of a step."""
@@ -54,23 +73,6 @@ class Looking:
             return None
         seen = self.seen(subject)
         return seen.steps(seen.name(self.place))
-
-    def seen(self, subject: Subject) -> Observation:
-        """The attentions of a model on a black picture."""
-        like = next(subject.classifier.parameters(), torch.zeros(()))
-        try:
-            return observe(subject.classifier, torch.zeros(1, 3, subject.size, subject.size, device=like.device))
-        except ValueError as error:
-            raise ValueError(f"{subject.name}: {error}") from error
-
-    def check(self, subject: Subject) -> str:
-        """The name of the attention in a model; a ValueError if it has no such map."""
-        seen = self.seen(subject)
-        try:
-            self.maps(seen)
-        except ValueError as error:
-            raise ValueError(f"{subject.name}: {error}") from error
-        return seen.name(self.place)
 
     def said(self, name: str) -> str:
         """In words, for a protocol."""

@@ -51,7 +51,7 @@ def segmentation(data: Data, subject: Subject, options: Compared) -> Benchmark:
         "segmentation",
         protocol,
         data.name,
-        [Showing(condition, source) for condition in conditions(options.baselines)],
+        [Showing(condition, source) for condition in conditions(options.looking, options.baselines)],
         Segmentation(options.looking, options.baselines),
         shown=Whole,
         summarize=with_curves,

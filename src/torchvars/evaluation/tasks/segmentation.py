@@ -25,10 +25,10 @@ ALL_FOREGROUND, CENTRED_GAUSSIAN = "all foreground", "centred Gaussian"
 BASELINES = (ALL_FOREGROUND, CENTRED_GAUSSIAN, RANDOM_WEIGHTS)
 
 
-def conditions(baselines: bool) -> list[Condition]:
+def conditions(looking: Looking, baselines: bool) -> list[Condition]:
     """Each protocol with the model, and with what everything must beat."""
     found = []
-    for protocol in PROTOCOLS:
+    for protocol in PROTOCOLS if looking.by_head else (each for each in PROTOCOLS if each != "dino_best_head"):
         found.append(Condition("map", protocol))
         if baselines:
             found += [Condition("baseline", f"{protocol}, {name}") for name in BASELINES]

@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
     views = [name for name in maps.VIEWS if name != "maps" and getattr(arguments, name) not in (None, False)]
     views = views or ([] if arguments.atoms else ["maps"])
     unreadable = {}
-    names = _names(pictures)
+    names = _names(pictures, arguments.output)
     with _watching(len(pictures)) as tell:
         for path in pictures:
             try:
@@ -130,17 +130,20 @@ def _draw(views, subjects, image, asking, arguments: argparse.Namespace, name: s
     if arguments.atoms:
         reconstructing = [each for each in subjects if maps.reconstructs(each)]
         if not reconstructing:
-            raise ValueError(
-                f"none of {', '.join(each.name for each in subjects)} has a VARS layer: --atoms draws none"
-            )
+            names = ", ".join(each.name for each in subjects)
+            raise ValueError(f"none of {names} has a VARS layer, so that --atoms has nothing to draw")
         for subject in reconstructing:
             atoms = maps.find_atoms(subject, image, asking.layer)
             written += maps.draw_atoms(atoms, arguments.output / f"{name}_atoms_{subject.name.replace(':', '_')}.png")
     return written
 
 
-def _names(pictures: list[Path]) -> dict[Path, str]:
-    """What the figures of each picture are called: its name, with a number where two have the same."""
+def _names(pictures: list[Path], folder: Path) -> dict[Path, str]:
+    """What the figures of each picture are called: its name, with a number where two have the same.
+
+    Raises:
+        ValueError: a figure would take the place of a picture.
+    """
     from ..data.sources import printable
 
     names, seen = {}, Counter()
@@ -148,6 +151,11 @@ def _names(pictures: list[Path]) -> dict[Path, str]:
         stem = printable(path.stem)
         seen[stem] += 1
         names[path] = stem if seen[stem] == 1 else f"{stem}_{seen[stem]}"
+    for path in pictures:
+        if path.suffix == ".png" and path.resolve().parent == folder.resolve():
+            raise ValueError(
+                f"{path} is in the folder of the figures, and could be replaced by one: give --output another folder"
+            )
     return names
 
 

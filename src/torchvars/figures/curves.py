@@ -10,7 +10,7 @@ from ..evaluation.conditions import Condition
 from ..evaluation.corruptions import CORRUPTIONS
 from ..evaluation.metrics import bootstrap
 from ..evaluation.results import Results, Row
-from ..evaluation.tasks.segmentation import CENTRED_GAUSSIAN as GAUSSIAN
+from ..evaluation.tasks.segmentation import CENTRED_GAUSSIAN
 from .speed import COLOURS, MARKERS
 
 Points = Sequence[tuple[float, float, float, float]]  # abscissa, value, and the ends of its interval
@@ -51,20 +51,16 @@ def _value(result: Results, option: str) -> float | None:
 
 def draw_thresholds(results: Sequence[Results], path: Path) -> bool:
     """IoU of the foreground against the threshold, a line for each model. False if none was measured."""
-    lines = []
+    lines, gaussians = [], []
     for result in results:
-        rows = [row for row in result.rows if row.metric == "IoU by threshold" and row.condition.family == "map"]
-        if rows:
-            lines.append((_label(result), sorted((row.condition["threshold"], *_interval(row)) for row in rows)))
-    baselines = [
-        sorted((row.condition["threshold"], *_interval(row)) for row in found)
-        for result in results
-        if (
-            found := [row for row in result.rows if row.metric == "IoU by threshold" and GAUSSIAN in row.condition.name]
+        rows = [row for row in result.rows if row.metric == "IoU by threshold"]
+        own, gaussian = (
+            sorted((row.condition["threshold"], *_interval(row)) for row in rows if chosen(row.condition))
+            for chosen in (lambda each: each.family == "map", lambda each: CENTRED_GAUSSIAN in each.name)
         )
-    ]
-    if baselines:  # the same for all models
-        lines.append((GAUSSIAN, baselines[0]))
+        lines += [(_label(result), own)] if own else []
+        gaussians += [(CENTRED_GAUSSIAN, gaussian)] if gaussian else []
+    lines += gaussians[:1]  # which is the same for all models
     return _draw([("threshold", "IoU of the foreground (%)", lines)] if lines else [], path)
 
 
@@ -142,10 +138,15 @@ def _draw(
         for name, points in lines:
             colour, marker = styles[name]
             x, values, low, high = np.array(points, float).T
+            if ticks is not None and ticks[number] is not None:  # no numbers, so that nothing is between two of them
+                error = [values - low, high - values]
+                axis.errorbar(x, values, error, color=colour, fmt=marker, markersize=4, linewidth=0.8, label=name)
+                axis.set_xticks(range(len(ticks[number])), ticks[number], rotation=45, ha="right", fontsize=7)
+                continue
             axis.plot(x, values, color=colour, marker=marker, markersize=4, label=name)
             axis.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-        if ticks is not None and ticks[number] is not None:
-            axis.set_xticks(range(len(ticks[number])), ticks[number], rotation=45, ha="right", fontsize=7)
+            if all(each == round(each) for each in x):
+                axis.set_xticks(range(int(min(x)), int(max(x)) + 1))
         axis.set_xlabel(across, fontsize=9)
         axis.set_ylabel(up, fontsize=9)
         axis.tick_params(labelsize=8)

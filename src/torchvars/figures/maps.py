@@ -207,8 +207,9 @@ def _sheet(
     asking: Asking,
 ) -> Sheet:
     marked = None if isinstance(asking.query, str) else asking.query
-    where = "last layer" if asking.layer == -1 else f"layer {asking.layer}"
-    return Sheet(rows, columns, maps, pictures, scale, marked, f"{asking.kind} map of the {where} / its mean")
+    where = " of the last layer" if asking.layer == -1 else f" of layer {asking.layer}"
+    where = "" if columns[0] == "layer 0" else where
+    return Sheet(rows, columns, maps, pictures, scale, marked, f"{asking.kind} map{where} / its mean")
 
 
 def shown(subjects: Sequence[Subject], image: Image.Image) -> np.ndarray:

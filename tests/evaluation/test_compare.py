@@ -33,7 +33,7 @@ from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
 from torchvars.evaluation.record import read_results
 from torchvars.evaluation.results import Outcome, Results
-from torchvars.evaluation.run import rows_of, take_up
+from torchvars.evaluation.run import register, rows_of
 from torchvars.evaluation.task import Figure
 from torchvars.evaluation.tasks.classification import Judge
 from torchvars.figures import robustness
@@ -84,7 +84,7 @@ def tried(
             benchmark, protocol, "somewhere", showings, change=change, summarize=reference, groups=groups_of(showings)
         )
         asked = asked if groups_of(showings) else replace(asked, summarize=each_condition, groups=None)
-        take_up(results, asked, judge)
+        register(results, asked, judge)
         results.outcomes[benchmark] = {}
         for key, right in found.items():
             figures = {

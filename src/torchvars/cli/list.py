@@ -1,4 +1,4 @@
-"""Prints the names that can be built, each with one line on what it is; for models, what each costs."""
+"""Lists attentions, solvers, models with their cost, trained weights, benchmarks, corruptions and attacks."""
 
 import argparse
 import inspect
@@ -13,16 +13,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "kind",
         nargs="?",
         choices=["attentions", "solvers", "models", "weights", "benchmarks", "corruptions", "attacks"],
-        help="only names of this kind; weights: the trained models that come with the package, with their figures; "
+        help="kind of names to list. weights: the trained models that come with the package, with their figures; "
         "benchmarks, corruptions and attacks: those of torchvars evaluate (default: attentions, solvers and backbones)",
     )
     parser.add_argument(
         "pattern",
         nargs="?",
         default="*",
-        help='only names like this, such as "rvt_tiny_*"',
+        help='list only names that match this pattern, such as "rvt_tiny_*"',
     )
-    parser.add_argument("--paper", action="store_true", help="models: a table of the paper's, beside its own figures")
+    parser.add_argument(
+        "--paper", action="store_true", help="for models: a table of those in the paper, beside its figures"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -249,9 +249,9 @@ def label_spaces_of(results: Sequence[Results]) -> list[str]:
             not pictures[0].isdisjoint(some) and not same_label_space(having[0], each, benchmark)
             for each, some in zip(having[1:], pictures[1:], strict=True)
         ):
-            told = "; ".join(f"{each.label}, {each.label_space(benchmark)}" for each in having)
+            spaces = "; ".join(f"{each.label}, {each.label_space(benchmark)}" for each in having)
             lines.append(
-                f"warning, {benchmark}: the label spaces differ ({told}), so that the numbers cannot be compared: "
+                f"warning, {benchmark}: the label spaces differ ({spaces}), so that the numbers cannot be compared: "
                 "evaluate all with --label-space present"
             )
     return lines

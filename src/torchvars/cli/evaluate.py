@@ -5,7 +5,9 @@ benchmarks can be added to the file. On several processes: torchrun --nproc-per-
 """
 
 import argparse
+from collections.abc import Collection, Sequence
 from fractions import Fraction
+from os.path import expanduser
 
 from .extras import missing_extra
 from .memory import keep_freed_memory
@@ -26,14 +28,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=("clean",),
         metavar="NAME[,NAME]",
         help="benchmarks: clean, corruptions, imagenet_c, cifar10_c, imagenet_a, imagenet_r, imagenet_sketch, pacs, "
-        "pgd, fgsm, square, autoattack (default: clean); described by torchvars list benchmarks",
+        "pgd, fgsm, square, autoattack, segmentation, fixation, map_stability (default: clean); described by torchvars "
+        "list benchmarks",
     )
     parser.add_argument(
         "--data",
         type=data_of,
         required=True,
-        metavar="PATH",
-        help="labelled pictures, as for torchvars train; for imagenet_c, cifar10_c and pacs the folder as published",
+        action="append",
+        metavar="[NAME=]PATH",
+        help="labelled pictures, as for torchvars train; for imagenet_c, cifar10_c and pacs the folder as published; for "
+        "segmentation the layout of PASCAL VOC; for fixation that of MIT1003 or the plain layout of docs/maps.md. May be "
+        "given several times: NAME=PATH are the pictures of one benchmark",
     )
     parser.add_argument("--output", type=path_of, required=True, metavar="FILE", help="file of results (JSON)")
     parser.add_argument(
@@ -97,6 +103,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="model to attack; the attacked pictures are shown to MODEL",
     )
+    group = parser.add_argument_group("segmentation, fixation, map_stability")
+    group.add_argument(
+        "--map-kind", metavar="KIND", help="implicit, kernel, energy, gradient or rollout (default: implicit)"
+    )
+    group.add_argument(
+        "--map-layer", metavar="LAYER", help="an attention by its name, or its place in order (default: -1, the last)"
+    )
+    group.add_argument(
+        "--no-baselines", action="store_true", help="leave out what every map must beat: centre, random weights, ..."
+    )
     group = parser.add_argument_group("pacs")
     group.add_argument("--left-out", metavar="DOMAIN", help="domain to evaluate on (default: sketch)")
     group = parser.add_argument_group(
@@ -125,7 +141,7 @@ def run(arguments: argparse.Namespace) -> None:
         from ..data.sources import absolute
         from ..evaluation.adaptive import adapt, usual_rest
         from ..evaluation.attacks import ATTACKS
-        from ..evaluation.benchmarks import build, check_names
+        from ..evaluation.benchmarks import BENCHMARKS, build, check_names
         from ..evaluation.compare import print_table
         from ..evaluation.results import say_kept
         from ..evaluation.run import evaluate
@@ -137,6 +153,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     names = arguments.benchmark
     check_names(names)
+    data = by_benchmark(arguments.data, BENCHMARKS)
     if arguments.transfer_from is not None and not set(names) & set(ATTACKS):
         raise ValueError(
             f"--transfer-from is for {', '.join(ATTACKS)}: none of them is in --benchmark {','.join(names)}"
@@ -153,7 +170,9 @@ def run(arguments: argparse.Namespace) -> None:
         spoilt = [name for name in names if name in ("imagenet_c", "cifar10_c")]
         if spoilt and arguments.adapt_data is None:
             raise ValueError(f"--adapt has to see clean pictures, and {spoilt[0]} has none: give some by --adapt-data")
-        usual_data = arguments.adapt_data or arguments.data
+        usual_data = arguments.adapt_data or data.get(None)
+        if usual_data is None:
+            raise ValueError("--adapt has to see clean pictures: give some by --adapt-data")
         adapt(subject.classifier, usual_rest(subject, usual_data), arguments.adapt)
         solving |= {"adapt": arguments.adapt, "adapt_data": absolute(usual_data)}
     given = {
@@ -166,15 +185,16 @@ def run(arguments: argparse.Namespace) -> None:
         "norm": arguments.norm,
         "attack_steps": arguments.attack_steps,
         "queries": arguments.queries,
+        "map_kind": arguments.map_kind,
+        "map_layer": arguments.map_layer,
+        "baselines": False if arguments.no_baselines else None,
         "left_out": arguments.left_out,
         "limit": arguments.limit,
         "label_space": arguments.label_space,
         "transfer": None if arguments.transfer_from is None else open_subject(arguments.transfer_from, subject.size),
     }
     try:
-        benchmarks = build(
-            names, arguments.data, subject, **{name: each for name, each in given.items() if each is not None}
-        )
+        benchmarks = build(names, data, subject, **{name: each for name, each in given.items() if each is not None})
     except ImportError as error:  # of AutoAttack, which says how to get it
         raise ValueError(str(error)) from error
     with stoppable(lambda: say_kept(arguments.output) if is_first() else ""), watching() as watch:
@@ -192,6 +212,22 @@ def run(arguments: argparse.Namespace) -> None:
     if is_first():
         print_table([results])
         print(f"results: {arguments.output}")
+
+
+def by_benchmark(given: Sequence[str], known: Collection[str]) -> dict[str | None, str]:
+    """Pictures by the name of the benchmark in front of them; None for those that are of all others.
+
+    Raises:
+        ValueError: some are given twice.
+    """
+    paths = {}
+    for text in given:
+        name, sign, path = text.partition("=")
+        name, path = (name, expanduser(path)) if sign and name in known else (None, text)
+        if name in paths:
+            raise ValueError(f"--data is given twice for {name or 'all benchmarks'}: {paths[name]} and {path}")
+        paths[name] = path
+    return paths
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -49,6 +49,17 @@ def check_output(path: Path) -> None:
             raise PermissionError(f"{place} cannot be written to: give --output another place")
 
 
+def check_folder(path: Path) -> None:
+    """A ValueError, or what the system says, if no files could be written into such a folder."""
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"{path} is no folder: give --output the name of a folder, which is made if need be")
+    folder = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file: give --output a path in a folder")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{folder} cannot be written to: give --output another place")
+
+
 class Names(argparse.Action):
     """Stores a list, each name once, of an option with nargs="+": its parts may stand between commas or spaces."""
 

@@ -192,7 +192,8 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
     for title in ("benchmark", "condition", "metric", *names, *(f"paper: {each['name']}" for each in papers.values())):
         table.add_column(escape(title))
     for benchmark, condition, metric in lines_of(results):
-        cells = [show(row_of(result, benchmark, condition, metric)) for result in results]
+        digits = digits_of(results, benchmark, metric)
+        cells = [show(row_of(result, benchmark, condition, metric), digits) for result in results]
         theirs = [paper_figure(each, results, benchmark, condition, metric) for each in papers.values()]
         # A sum over fewer corruptions, severities or classes than its name promises.
         some = any(is_partial(each, benchmark) and condition in each.means(benchmark) for each in results)
@@ -289,9 +290,12 @@ def print_differences(first: Results, second: Results, console: Console | None =
     for each in found:
         if (each.benchmark, each.condition.family) in families and (each.benchmark, each.condition) not in given:
             continue
+        if each.condition.family == "baseline":  # which is there to be beaten, not of the model
+            continue
         partial = "partial " if (each.benchmark, each.condition) in given and each.benchmark not in whole else ""
         p = "" if each.p is None else f"{each.p:.2g}"
-        points = f"{each.value:+.2f} ({each.low:+.2f} to {each.high:+.2f})"
+        digits = digits_of([first, second], each.benchmark, each.metric) + 1
+        points = f"{each.value:+.{digits}f} ({each.low:+.{digits}f} to {each.high:+.{digits}f})"
         which = [each.benchmark, f"{partial}{each.condition.key}", *([each.metric] if several else [])]
         table.add_row(*map(escape, which), points, p)
     console.print(table)
@@ -303,12 +307,18 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=200)
 
 
-def show(row: Row | Measured | None) -> str:
+def digits_of(results: Sequence[Results], benchmark: str, metric: str) -> int:
+    """How many digits of a metric are shown behind the point."""
+    known = [result.metrics(benchmark).get(metric) for result in results if benchmark in result.asked]
+    return max((each.digits for each in known if each is not None), default=1)
+
+
+def show(row: Row | Measured | None, digits: int = 1) -> str:
     """A number and its interval, where it has one."""
     if row is None:
         return ""
-    return f"{row.value:.1f}" if row.low is None else with_interval(row.value, row.low, row.high)
+    return f"{row.value:.{digits}f}" if row.low is None else with_interval(row.value, row.low, row.high, digits)
 
 
-def with_interval(value: float, low: float, high: float) -> str:
-    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+def with_interval(value: float, low: float, high: float, digits: int = 1) -> str:
+    return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"

@@ -160,6 +160,8 @@ class Results:
             raise FileNotFoundError(f"no results at {path}: torchvars evaluate writes them by --output") from error
         except IsADirectoryError as error:
             raise IsADirectoryError(f"{path} is a folder: expected a file of results") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} holds no results of torchvars evaluate: it is no text") from error
         try:
             content = json.loads(text)
             if content.get("torchvars_results") == 1:

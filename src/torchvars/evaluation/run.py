@@ -125,8 +125,9 @@ class Evaluation:
         try:
             scores = self.ask(
                 showing.source,
-                partial(task.score, judge),
+                partial(task.score, task.within(judge, showing.condition)),
                 task.columns,
+                benchmark.shown,
                 change=None if showing.change is None else partial(showing.change, judge),
                 watch=None if tally.watch is None else partial(tally.report, benchmark, showing),
             )
@@ -144,11 +145,12 @@ class Evaluation:
         source: Source,
         question: Callable[[Asked], Mapping[str, Tensor]],
         blank: Mapping[str, bool | float] | None = None,
+        shown: type[Shown] = Shown,
         **how: Any,
     ) -> Scores:
         """Asks of each picture once, by all processes; without `blank` also of what stands for broken ones."""
         reading = {"batch": self.batch, "workers": self.workers, "memory": self.memory}
-        return score(source, Shown(self.subject.size), question, blank, self.processes, **reading, **how)
+        return score(source, shown(self.subject.size), question, blank, self.processes, **reading, **how)
 
     def write(self) -> None:
         if self.processes.rank == 0:
@@ -185,7 +187,9 @@ class Tally:
         share = (self.done + self.work[place] * min(done / total, 1)) / sum(self.work.values())
         if done >= total:
             self.done += self.work[place]
-        first = benchmark.task.metrics[0]
+        found = [each for each in benchmark.task.metrics if each.column is not None]
+        known = [each for each in found if not columns[each.column].double().isnan().all()]
+        first = (known or found)[0]
         value = first.scale * float(columns[first.column].double().nanmean())
         where = benchmark.name, showing.condition.key, self.numbers[place], len(self.numbers)
         self.watch(Progress(*where, done, total, value, first.unit, share))

@@ -17,6 +17,7 @@ COMMANDS = {
     "convert": "replace the attention of a trained model",
     "evaluate": "how robust a model is",
     "export": "write a model for another runtime",
+    "generalize": "how a model does on a domain it was not trained on",
     "list": "the names that can be built",
     "predict": "what is in pictures: top classes with their confidence",
     "train": "train a model, or go on with a run",

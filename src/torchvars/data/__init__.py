@@ -1,7 +1,8 @@
 """Labelled pictures: where they are stored, in which order they come, and how they become tensors."""
 
+from .domains import check_domains, domainbed_part, leave_out, read_split_lists
 from .order import Draw, Order, derive_seed
-from .parts import Part, held_out_tenth, leave_out, limited
+from .parts import Part, held_out_tenth, limited
 from .pictures import Batch, Pictures, Sample, Shown, check_workers, load, most_workers
 from .sources import Source, absolute, open_source
 from .targets import Mask, Points, Target
@@ -20,8 +21,10 @@ __all__ = [
     "Source",
     "Target",
     "absolute",
+    "check_domains",
     "check_workers",
     "derive_seed",
+    "domainbed_part",
     "held_out_tenth",
     "leave_out",
     "limited",
@@ -29,4 +32,5 @@ __all__ = [
     "most_workers",
     "open_source",
     "open_unlabelled",
+    "read_split_lists",
 ]

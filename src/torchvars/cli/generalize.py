@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> None:
         plan = generalization.Plan(**given)
     resume = f"go on with: torchvars generalize --resume {shlex.quote(str(plan.output))}"
     with stoppable(lambda: resume if is_first() and (plan.output / "generalize.json").exists() else ""):
-        results = generalization.run(plan)
+        results = generalization.generalize(plan)
     if isinstance(results, signal.Signals):
         sys.exit(128 + results)
     if is_first():

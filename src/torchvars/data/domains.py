@@ -1,7 +1,9 @@
 """Pictures of several domains, stored as <domain>/<class>/<picture>: one domain is left out of training."""
 
 import hashlib
+import posixpath
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -163,8 +165,10 @@ def read_split_lists(folder: Path, source: Source) -> dict[str, str]:
                 if identity in splits:
                     (again if splits[identity] == split else both).append(identity)
                 splits[identity] = "val" if "val" in (split, splits.get(identity)) else "train"
-    first = min(min(each) for each in numbers.values() if len(each) == 1)  # 1 as published, 0 in some copies
-    strange = [identity for identity, given in numbers.items() if given != {first + classes.index(class_of(identity))}]
+    place = {identity: classes.index(class_of(identity)) for identity in numbers}
+    differences = Counter(number - place[identity] for identity, given in numbers.items() for number in given)
+    ((first, _),) = differences.most_common(1)  # number of the first class: 1 as published, 0 in some copies
+    strange = [identity for identity, given in numbers.items() if given != {first + place[identity]}]
     unlisted = [identity for identity in source.identities if identity not in splits]
     for said, names in (
         ("are listed twice, and count once", again),
@@ -178,7 +182,7 @@ def read_split_lists(folder: Path, source: Source) -> dict[str, str]:
 
 
 def _stem(path: str) -> str:
-    return str(PurePosixPath(path).with_suffix(""))
+    return posixpath.splitext(path)[0]
 
 
 def domainbed_part(source: Source, domain: str, seed: int) -> Callable[[str], bool]:

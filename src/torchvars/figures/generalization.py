@@ -46,7 +46,8 @@ def draw_domains(results: Sequence[Generalization], path: Path) -> bool:
     axes.grid(axis="y", color="0.85", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", fontsize=9, frameon=False, ncols=2)
+    title = "bars: standard deviation over seeds; of one seed, the 95 % interval over pictures"
+    figure.legend(loc="outside lower center", fontsize=9, frameon=False, ncols=2, title=title, title_fontsize=9)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

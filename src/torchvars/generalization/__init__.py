@@ -2,7 +2,7 @@
 
 from .plan import Plan
 from .results import Generalization, Score
-from .run import run
+from .run import generalize
 from .table import print_generalization
 
-__all__ = ["Generalization", "Plan", "Score", "print_generalization", "run"]
+__all__ = ["Generalization", "Plan", "Score", "generalize", "print_generalization"]

@@ -65,7 +65,9 @@ def fit(features: Tensor, labels: Tensor, classes: int, strength: float) -> Prob
     """
     features = features.double()
     mean, deviation = features.mean(0), features.std(0, correction=0)
-    deviation = torch.where(deviation > 1e-6 * deviation.max(), deviation, 1.0)  # a constant feature says nothing
+    deviation = torch.where(
+        deviation > 1e-9 * features.abs().amax(0), deviation, 1.0
+    )  # a constant feature says nothing
     inputs = (features - mean) / deviation
     weight = torch.zeros(classes, features.shape[1], dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)

@@ -14,7 +14,7 @@ import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from ..evaluation.benchmarks.base import Benchmark, Classes, Data, Showing, cent
 from ..evaluation.benchmarks.corruptions import Made, corruptions
 from ..evaluation.benchmarks.shifts import Domains, pacs
 from ..evaluation.conditions import ALL_CORRUPTIONS, CLEAN, Condition
+from ..evaluation.corruptions import PUBLISHED
 from ..evaluation.labels import digest_of
 from ..evaluation.metrics import bootstrap
 from ..evaluation.results import Results
@@ -54,12 +55,12 @@ from ..models.unfinished import CHECKPOINTS, GENERALIZATION
 from ..scoring import Processes
 from ..training.checkpoint import Checkpoints
 from ..training.folder import RunFolder
-from ..training.loop import RELEASE, check_processes, train_on
+from ..training.loop import RELEASE, check_processes, from_anywhere, train_on
 from ..training.processes import join_restarted
 from ..training.recipe import Recipe
 from ..training.recipe import pacs as pacs_recipe
 from ..training.report import Bar, make_bar
-from .plan import Plan, changes, extended, read_plan
+from .plan import GIVEN, Plan, changes, extended, read_plan
 from .probe import choose, features_of, only_head, set_head
 from .results import CHOSEN, LAST, PLAIN, PROBE, Generalization, Part, Score, read_parts
 
@@ -67,7 +68,7 @@ RESULTS, SCORES, FEATURES = "results.json", "scores.json", "features.safetensors
 BATCH = 64  # pictures at a time, of evaluations
 
 
-def run(plan: Plan) -> Generalization | signal.Signals:
+def generalize(plan: Plan) -> Generalization | signal.Signals:
     """Does what is asked for, or what is left of it.
 
     Returns:
@@ -232,6 +233,8 @@ class Work:
             "sha256": digest_weights(self.original),
         }
         asked["model"] = self.found.name
+        decided = asdict(self.recipe(self.targets[0], 0))
+        asked["recipe"] = {name: value for name, value in decided.items() if name not in (*GIVEN, "conversion")}
         pictures = {domain: digest_of(each) for domain, each in names.items()}
         here = environment()
         return Generalization(model, asked, self.domains, pictures, read_parts(files), self.notes(), here)
@@ -242,6 +245,8 @@ class Work:
         run = settings.output
         if not (run / "weights" / stored.CONFIG).exists():
             begun = RunFolder(run).exists() and any((run / CHECKPOINTS).glob("step_*"))
+            if begun and RunFolder(run).settings()[0] != from_anywhere(recipe):
+                raise ValueError(f"{run} holds a run of another recipe: take another --output, or remove that folder")
             self.accelerator.wait_for_everyone()
             if told := train_on(self.accelerator, recipe, settings, begun, bar):
                 return told
@@ -336,7 +341,7 @@ class Work:
         benchmarks = [whole, validation]
         if name == CHOSEN and self.corrupted is not None:
             untrained = whole.source if target == self.corrupted else self.of_domain(sources, self.corrupted)
-            options = Made(limit=plan.corrupted_pictures)
+            options = Made(limit=plan.corrupted_pictures, corruptions=tuple(PUBLISHED))
             benchmarks.append(corruptions(Data(plan.data, untrained), subject, options))
         file = run / "results" / f"{name.replace(', ', '_').replace(' ', '_')}.json"
         with watching(bar) as watch:

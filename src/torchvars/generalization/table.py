@@ -1,6 +1,7 @@
 """Tables of 80 columns: one model whole, or several side by side."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -28,14 +29,15 @@ def print_generalization(results: Sequence[Generalization], console: Console | N
 
 def print_one(result: Generalization, console: Console) -> None:
     theirs, whose = paper_of(result)
-    columns = ["target", "weights", "accuracy", "80 %", "source", "gap", *(["corr."] if corrupted(result) else [])]
-    table = new_table(result.model["name"], [*columns, *(["paper"] if theirs else [])])
+    columns = ["target and weights", "accuracy", "80 %", "source", "gap", *(["corr."] if corrupted(result) else [])]
+    table = new_table(escape(result.model["name"]), [*columns, *(["paper"] if theirs else [])])
     for target in [*result.targets, *([None] if set(result.targets) == set(result.domains) else [])]:
-        for number, weights in enumerate(result.weights):
+        table.add_row(escape(target or MEAN))
+        for weights in result.weights:
             spread = result.over_seeds(weights, "target", target)
             if spread is None:
                 continue
-            cells = [escape(target or MEAN) if number == 0 else "", weights, str(spread)]
+            cells = [f"  {weights}", str(spread)]
             for metric in ("target, DomainBed's 80 %", "source validation", "gap"):
                 cells.append(short(result.over_seeds(weights, metric, target)))
             if corrupted(result):
@@ -46,27 +48,30 @@ def print_one(result: Generalization, console: Console) -> None:
         table.add_section()
     console.print(table)
     for line in legend(result, whose):
-        console.print(line, highlight=False, markup=False)
+        console.print(fill(line, 80, subsequent_indent="  "), highlight=False, markup=False)
 
 
 def legend(result: Generalization, whose: str | None) -> list[str]:
     """What the columns are."""
-    seeds = len({score.seed for score in result.scores if score.seed is not None})
-    spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else "95 % interval over pictures; one seed"
+    seeds = sorted({score.seed for score in result.scores if score.seed is not None})
+    spread = "95 % interval over pictures"
+    if len(seeds) > 1:
+        spread = (
+            f"mean and standard deviation over seeds ({', '.join(map(str, seeds))}), or {spread} where there is one"
+        )
     said = [
-        f"accuracy: percent of all pictures of the target, {spread}.",
-        "80 %: of the four fifths that DomainBed draws with the same seed.",
-        "source: of held-out pictures of the other domains; gap: source less accuracy.",
+        f"accuracy: percent of all pictures of the target; {spread}.",
+        "80 %: accuracy on the four fifths of them that DomainBed draws with the same seed.",
+        "source: accuracy on held-out pictures of the other domains; gap: source less accuracy.",
     ]
     if corrupted(result):
-        which = escape(str(result.asked["corrupted"]))
         said.append(
-            f"corr.: mean of 15 corruptions at 5 severities, on {result.asked['corrupted_pictures']} pictures of "
-            f"{which} not trained on."
+            f"corr.: mean accuracy over 15 corruptions at 5 severities, on {result.asked['corrupted_pictures']} "
+            f"pictures of {result.asked['corrupted']} that were not trained on."
         )
     if whose:
-        said.append(f"paper: {whose}, from ImageNet-1K, with {result.asked['img_size']} pixels here and 224 there.")
-    return said + [note[0].upper() + note[1:] + "." for note in result.notes]
+        said.append(f"paper: {whose}, pretrained on ImageNet-1K; whole target, 224 pixels.")
+    return said + [f"{note}." for note in result.notes]
 
 
 def print_several(results: Sequence[Generalization], console: Console) -> None:
@@ -111,7 +116,7 @@ def difference(first: Generalization, second: Generalization, weights: str, targ
 def new_table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < 3 else "right")
+        table.add_column(column, justify="left" if number < 2 else "right")
     return table
 
 

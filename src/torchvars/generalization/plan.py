@@ -111,7 +111,7 @@ def read_plan(folder: Path) -> Plan:
 
 
 def extended(plan: Plan, before: Plan) -> Plan:
-    """A plan for a folder in which another was begun: with all targets, seeds and methods of both.
+    """What a folder is for in which another plan was begun: all targets, seeds and methods of both.
 
     Raises:
         ValueError: they differ in what decides the numbers.

@@ -50,6 +50,7 @@ from ..models import weights as stored
 from ..models.classifier import own_size
 from ..models.environment import environment
 from ..models.lock import held
+from ..models.peers import takes_size
 from ..models.sources import Weights, find_weights
 from ..models.unfinished import CHECKPOINTS, GENERALIZATION
 from ..scoring import Processes
@@ -82,8 +83,8 @@ def generalize(plan: Plan) -> Generalization | signal.Signals:
     plan = plan.resolved()
     if plan.output.exists() and not plan.output.is_dir():
         raise NotADirectoryError(f"{plan.output} is a file: give --output a folder")
-    if (plan.output / GENERALIZATION).exists():
-        plan = extended(plan, read_plan(plan.output))
+    begun = (plan.output / GENERALIZATION).exists()
+    whole = extended(plan, read_plan(plan.output)) if begun else plan
     precision = replace(pacs_recipe(""), **changes(plan.changed)).precision
     accelerator = Accelerator(mixed_precision=precision, cpu=not torch.accelerator.is_available())
     first = accelerator.is_main_process
@@ -92,7 +93,7 @@ def generalize(plan: Plan) -> Generalization | signal.Signals:
         work = Work(plan, accelerator)
         work.check()
         if first:
-            plan.write()
+            whole.write()
         accelerator.wait_for_everyone()
         told = work.go()
         accelerator.wait_for_everyone()
@@ -218,9 +219,9 @@ class Work:
         return None
 
     def results(self) -> Generalization:
-        """Of all runs that are done."""
-        kinds = ["probe", *self.plan.seeds]
-        files = [self.plan.folder(target, kind) / SCORES for kind in kinds for target in self.targets]
+        """Of all runs in the folder that are done."""
+        kinds = ["probe", *sorted(read_plan(self.plan.output).seeds)]
+        files = [self.plan.folder(target, kind) / SCORES for kind in kinds for target in self.domains]
         names = {domain: [] for domain in self.domains}
         for identity in self.source.identities:
             names[domain_of(identity)].append(identity)
@@ -278,7 +279,9 @@ class Work:
 
     def probed(self, target: str, bar: Bar | None) -> Part:
         """What comes of a linear probe with a domain left out."""
-        size = {"img_size": self.size} if self.size != own_size(self.original.model) else {}
+        architecture = self.found.architecture
+        fixed = not architecture.startswith("timm:") or takes_size(architecture)
+        size = {"img_size": self.size} if fixed and self.size != own_size(self.original.model) else {}
         torch.manual_seed(0)
         classifier = self.found.load(num_classes=len(self.classes), **size)
         classifier.classes = tuple(self.classes)

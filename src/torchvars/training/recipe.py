@@ -293,7 +293,7 @@ def pacs(model: str) -> Recipe:
         keep="best",
         epochs=3,
         batch=64,
-        learning_rate=4e-3,
+        learning_rate=8e-3,
         warmup_epochs=0.3,
         ema=0.99,
         precision="bf16",

@@ -17,7 +17,8 @@ from torchvars.data import Shown, leave_out, open_source
 from torchvars.data.pictures import Pictures
 from torchvars.evaluation import tasks
 from torchvars.generalization.plan import read_plan
-from torchvars.generalization.results import Generalization
+from torchvars.generalization.results import METRICS, Generalization, Part, Score
+from torchvars.generalization.table import print_generalization
 from torchvars.training import loop
 from torchvars.training.folder import RunFolder
 
@@ -351,3 +352,44 @@ def test_what_cannot_be_done_is_told_before_anything_is_written(what, more, said
     assert stop.value.code == 2
     assert re.search(said, capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
+
+
+def made(name: str, seeds: int, corrupted: bool = True) -> Generalization:
+    """Results on the domains of PACS: target accuracy 50 + 10 domain + seed."""
+    domains = ["art_painting", "cartoon", "photo", "sketch"]
+    parts = []
+    for seed in [None, *range(seeds)]:
+        for number, target in enumerate(domains):
+            scores = []
+            for weights in ("linear probe",) if seed is None else ("chosen", "chosen, not averaged"):
+                value = 50.0 + 10 * number + (seed or 0)
+                for metric in METRICS[: 6 if corrupted and weights == "chosen" else 4]:
+                    ends = (None, None) if metric == "gap" else (value - 3, value + 3)
+                    scores.append(Score(target, seed, weights, None, metric, value, *ends, 100))
+            parts.append(Part(target, seed, tuple(scores), {}))
+    asked = {"corrupted": "photo", "corrupted_pictures": 100}
+    counts = {domain: {"dog": 100} for domain in domains}
+    return Generalization({"name": name, "architecture": name}, asked, counts, {}, parts, ["a note"])
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_table_of_pacs_has_the_figures_of_the_paper(seeds, capsys):
+    print_generalization([made("rvt_micro_vars_sd", seeds)])
+    printed = capsys.readouterr().out
+    lines = [line.rstrip() for line in printed.splitlines()]
+    assert max(map(len, lines)) <= 80
+    chosen = [line.split()[-1] for line in lines if line.startswith("  chosen ")]
+    assert chosen == ["86.1", "81.0", "96.5", "82.8", "86.6"]
+    assert sum("± 1.0" in line for line in lines if line.startswith("  chosen ")) == (5 if seeds == 3 else 0)
+    print_generalization([made("rvt_micro_softmax", seeds)])
+    assert "RVT*-Ti, its baseline" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_mean_over_domains_has_its_spread_over_seeds_and_its_interval():
+    """Three seeds: the means of each are 65, 66, 67. One: four independent intervals of half width 3."""
+    mean = made("x", 3).over_seeds("chosen", "target")
+    assert (mean.value, mean.deviation, mean.seeds) == pytest.approx((66, 1, 3))
+    mean = made("x", 1).over_seeds("chosen", "target")
+    assert (mean.value, mean.low, mean.high) == pytest.approx((65, 65 - 1.5, 65 + 1.5))
+    assert made("x", 1).over_seeds("chosen", "gap").low is None
+    assert made("x", 1, corrupted=False).over_seeds("chosen", "corrupted") is None

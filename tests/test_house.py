@@ -15,7 +15,19 @@ from torchvars.sparse import SOLVERS
 
 SOURCE = Path(torchvars.__file__).parent
 # Each subpackage imports only from those before it.
-SUBPACKAGES = ["sparse", "attention", "models", "maps", "data", "scoring", "training", "evaluation", "figures", "cli"]
+SUBPACKAGES = [
+    "sparse",
+    "attention",
+    "models",
+    "maps",
+    "data",
+    "scoring",
+    "training",
+    "evaluation",
+    "generalization",
+    "figures",
+    "cli",
+]
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))

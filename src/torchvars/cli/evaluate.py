@@ -37,9 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         required=True,
         action="append",
         metavar="[NAME=]PATH",
-        help="labelled pictures, as for torchvars train; for imagenet_c, cifar10_c and pacs the folder as published; for "
-        "segmentation the layout of PASCAL VOC; for fixation that of MIT1003 or the plain layout of docs/maps.md. May be "
-        "given several times: NAME=PATH are the pictures of one benchmark",
+        help="labelled pictures, as for torchvars train; for imagenet_c, cifar10_c and pacs the folder as published; "
+        "for segmentation the layout of PASCAL VOC; for fixation that of MIT1003 or the plain layout of docs/maps.md. "
+        "May be given several times: NAME=PATH are the pictures of one benchmark",
     )
     parser.add_argument("--output", type=path_of, required=True, metavar="FILE", help="file of results (JSON)")
     parser.add_argument(

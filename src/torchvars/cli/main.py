@@ -19,6 +19,7 @@ COMMANDS = {
     "evaluate": "measure the robustness of a model",
     "export": "export a model to another runtime",
     "figures": "draw the figures of the paper's kind from shipped weights and results",
+    "generalize": "fine-tune with each domain left out, and evaluate on it",
     "list": "list names of attentions, solvers, models, weights and benchmarks",
     "maps": "draw attention maps",
     "predict": "classify pictures",

@@ -32,12 +32,13 @@ from ..data import (
     load,
     open_source,
     open_unlabelled,
+    read_split_lists,
 )
 from ..models import Classifier, convert, create
 from ..models import weights as stored
 from ..models.classifier import own_size
 from ..models.lock import held
-from ..models.peers import Among, class_names
+from ..models.peers import Among, class_names, takes_size
 from ..models.sources import find_weights, open_classifier
 from ..models.unfinished import CHECKPOINTS, resuming
 from ..scoring import Asked, Processes, score
@@ -51,7 +52,7 @@ from .norms import share_statistics
 from .objectives import Labels, Objective
 from .processes import join_restarted
 from .recipe import Recipe
-from .report import Report
+from .report import Bar, Report
 from .schedule import learning_rate, parameter_groups
 from .sharding import shard, whole, whole_state
 from .stopping import Stopping
@@ -160,8 +161,14 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> signal
     return stopped_by
 
 
-def train_on(accelerator: Accelerator, recipe: Recipe, settings: Settings, resume: bool) -> signal.Signals | None:
-    """The same by processes that were started, in a folder that is held."""
+def train_on(
+    accelerator: Accelerator, recipe: Recipe, settings: Settings, resume: bool, bar: Bar | None = None
+) -> signal.Signals | None:
+    """The same by processes that were started, in a folder that is held.
+
+    Args:
+        bar: to show the progress in, beside others; else the run has one of its own.
+    """
     rank, world, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     folder, begins = RunFolder(settings.output), not resume and accelerator.is_main_process
     if begins:
@@ -237,7 +244,9 @@ def train_on(accelerator: Accelerator, recipe: Recipe, settings: Settings, resum
             checkpoints.write(progress.step, tensors, facts, best=best)
         accelerator.wait_for_everyone()
 
-    report = Report(settings.output, progress.step, last, recipe.epochs) if accelerator.is_main_process else None
+    report = None
+    if accelerator.is_main_process:
+        report = Report(settings.output, progress.step, last, recipe.epochs, bar)
     clock = Clock()
     with Stopping(loud=report is not None) as stopping, nullcontext() if report is None else closing(report):
         for batch in clock.waiting_for(batches):
@@ -420,7 +429,9 @@ def open_without_labels(data: str, recipe: Recipe) -> tuple[Source, Source]:
 def open_split(data: str, split: str, recipe: Recipe) -> Source:
     """The pictures to train on ("train") or to judge by ("val")."""
     if recipe.left_out is not None:
-        return leave_out(open_source(data, "train"), recipe.left_out, split)
+        source = open_source(data, "train")
+        lists = None if recipe.split_lists is None else read_split_lists(Path(recipe.split_lists), source)
+        return leave_out(source, recipe.left_out, split, recipe.held_out_share, lists)
     if recipe.hold_out:
         return held_out_tenth(open_source(data, "train"), split)
     try:
@@ -433,10 +444,13 @@ def open_split(data: str, split: str, recipe: Recipe) -> Source:
 
 def from_anywhere(recipe: Recipe) -> Recipe:
     """A recipe whose words for models mean the same in whatever folder one is, also if they name files or folders."""
-    return replace(recipe, initial=_absolute(recipe.initial), teacher=_absolute(recipe.teacher))
+    lists = None if recipe.split_lists is None else absolute(recipe.split_lists)
+    return replace(
+        recipe, initial=absolute_word(recipe.initial), teacher=absolute_word(recipe.teacher), split_lists=lists
+    )
 
 
-def _absolute(word: str | None) -> str | None:
+def absolute_word(word: str | None) -> str | None:
     if word is None:
         return None
     *name, path = word.split(":", 2) if word.startswith("timm:") else [word]
@@ -483,6 +497,8 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
     options = {"num_classes": count, "img_size": recipe.img_size, "drop_path_rate": recipe.drop_path}
     if recipe.patch_size is not None:
         options["patch_size"] = recipe.patch_size
+    if recipe.model.startswith("timm:") and not takes_size(recipe.model):
+        del options["img_size"]
     if recipe.attention_options:
         options["attention_options"] = recipe.options_of_attention()
     try:

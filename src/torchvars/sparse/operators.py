@@ -112,9 +112,13 @@ class Dense(Operator):
             raise ValueError(f"atoms must have shape (..., N, M), got {tuple(atoms.shape)}: add the missing dimensions")
         self.atoms = atoms
         self.nonnegative = nonnegative
-        positions, self.size = atoms.shape[-2:]
-        # P^T P as a matrix pays unless there are far more atoms than positions.
-        self.gram_matrix = atoms.mT @ atoms if self.size <= 2 * positions else None
+        self.size = atoms.shape[-1]
+        self.grad_enabled = torch.is_grad_enabled()
+
+    @found_once
+    def gram_matrix(self) -> Tensor | None:
+        """P^T P, (..., M, M): it pays unless there are far more atoms than positions."""
+        return self.atoms.mT @ self.atoms if self.size <= 2 * self.atoms.shape[-2] else None
 
     def analyze(self, signal: Tensor) -> Tensor:
         return self.atoms.mT @ signal
@@ -272,6 +276,8 @@ class Joint(Operator):
         Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b no less than |A v - a v|, and d a bound on A
         between signals orthogonal to v. Then no eigenvalue of A is above the larger one of the matrix (a, b; b, d).
         """
+        if self._is_papers() and operators_allowed() and native.takes(self.first.filters, self.second.atoms):
+            return native.union_bound(self.first, self.second.atoms)
         first, second = self.first.lipschitz(), self.second.lipschitz()
         bound = first + second
         for part, other, other_bound in ((self.first, self.second, second), (self.second, self.first, first)):
@@ -286,6 +292,17 @@ class Joint(Operator):
                 split = (a + d) / 2 + (((a - d) / 2).square() + b.square()).sqrt()
                 bound = torch.minimum(bound, rounded_up(split, self.size))
         return bound
+
+    def _is_papers(self) -> bool:
+        """Whether it is filters, the same for all of a batch, beside nonnegative atoms of each."""
+        return (
+            type(self.first) is Convolution
+            and self.first.filters.ndim <= 5
+            and type(self.second) is Dense
+            and self.second.nonnegative
+            and self.second.atoms.ndim == 4
+            and 0 < self.second.size <= self.second.atoms.shape[-2]
+        )
 
 
 def check_filters(size: tuple[int, int], grid: tuple[int, int]) -> None:

@@ -60,9 +60,9 @@ def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) ->
     if solver.step_size == "row_sum":
         if solver.start == "scaled":
             return None
-        step_size = 1 / operator.row_sums()
+        step_size = "totals" if type(operator) is Partition else 1 / operator.row_sums()
     elif operator.nonnegative and operator.size <= operator.atoms.shape[-2]:
-        step_size = None  # found on the way
+        step_size = "bound"
     else:
         step_size = 1 / operator.lipschitz()
     return native.reconstruct_dense(

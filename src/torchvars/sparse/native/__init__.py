@@ -68,7 +68,7 @@ def reconstruct(static, atoms: Tensor | None, bound: Tensor, signal: Tensor, str
 
 def reconstruct_dense(
     atoms: Tensor,
-    step_size: Tensor | None,
+    step_size: Tensor | str,
     reader: Tensor | None,
     signal: Tensor,
     strength: float,
@@ -79,8 +79,8 @@ def reconstruct_dense(
 
     Args:
         atoms: (..., N, M).
-        step_size: (..., M, 1), or (..., 1, 1) as a constant; None for one over a bound on the eigenvalues, which there
-            is for atoms without negative entries.
+        step_size: (..., M, 1), or (..., 1, 1) as a constant; "bound" is one over a bound on the eigenvalues, for atoms
+            without negative entries, and "totals" one over the sum of each atom.
         reader: (..., K, M).
         signal: (batch, heads, N, C).
     Returns:
@@ -90,8 +90,9 @@ def reconstruct_dense(
     image, _ = operators.reconstruct_dense(
         _joined(signal),
         _expanded(atoms, batch, heads),
-        None if step_size is None else _expanded(step_size, batch, heads).squeeze(-1),
+        None if isinstance(step_size, str) else _expanded(step_size, batch, heads).squeeze(-1),
         None if reader is None else _expanded(reader, batch, heads),
+        step_size if isinstance(step_size, str) else "given",
         float(strength),
         start,
         steps,

@@ -39,7 +39,7 @@ class Atoms(ctypes.Structure):
 
     code = 1
     _fields_ = _fields(
-        "batch heads channels positions atoms reads steps start step_sizes",
+        "batch heads channels positions atoms reads steps start step_sizes totals",
         "strength",
         "signal dictionary reader step_size reconstruction found upstream "
         "of_signal of_dictionary of_reader of_step_size",

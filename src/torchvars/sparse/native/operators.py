@@ -134,40 +134,46 @@ def reconstruct_dense(
     atoms: Tensor,
     step_size: Tensor | None,
     reader: Tensor | None,
+    rule: str,
     strength: float,
     start: str,
     steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """P u after ISTA with a dense dictionary, or R u, and the step size.
+    """P u after ISTA with a dense dictionary, or R u, and the step sizes.
 
     Args:
         signal: (batch, N, heads C).
         atoms: (batch, heads, N, M).
-        step_size: (batch, heads, M), or (batch, heads, 1) as a constant, which then is not differentiated. For None it
-            is one over a bound on the eigenvalues, for atoms without negative entries.
+        step_size: as `rule` says.
         reader: R, (batch, heads, K, M), or None for P itself.
+        rule: "given": step sizes (batch, heads, M), or (batch, heads, 1) as a constant, which is not differentiated;
+            "bound": one over a bound on the eigenvalues, for atoms without negative entries; "totals": one over the sum
+            of each atom.
         strength, start, steps: of the problem and of the solver.
     Returns:
-        (batch, N or K, heads C), and the step size.
+        (batch, N or K, heads C), and the step sizes.
     """
     signal, atoms, step_size, reader = _contiguous(signal, atoms, step_size, reader)
-    rows = atoms.shape[2] if reader is None else reader.shape[2]
-    output = signal.new_empty(signal.shape[0], rows, signal.shape[2])
-    found = step_size.clone() if step_size is not None else signal.new_empty(*atoms.shape[:2], 1)
+    output, found = _outputs(signal, atoms, step_size, reader, rule)
     if output.numel():
         run(
             _with_atoms(
-                signal, atoms, step_size, reader, strength=strength, start=STARTS.index(start), steps=steps,
-                reconstruction=output, found=found,
+                signal, atoms, step_size, reader, rule, strength, start, steps, reconstruction=output, found=found
             )
-        )  # fmt: skip
+        )
     return output, found
 
 
 @reconstruct_dense.register_fake
-def _(signal, atoms, step_size, reader, strength, start, steps):
+def _(signal, atoms, step_size, reader, rule, strength, start, steps):
+    return _outputs(signal, atoms, step_size, reader, rule)
+
+
+def _outputs(signal, atoms, step_size, reader, rule) -> tuple[Tensor, Tensor]:
+    """Tensors for what goes out; step sizes that are given do so as they are."""
     rows = atoms.shape[2] if reader is None else reader.shape[2]
-    found = signal.new_empty(*atoms.shape[:2], 1) if step_size is None else _like(step_size)
+    sizes = {"bound": 1, "totals": atoms.shape[3]}
+    found = step_size.clone() if rule == "given" else signal.new_empty(*atoms.shape[:2], sizes[rule])
     return signal.new_empty(signal.shape[0], rows, signal.shape[2]), found
 
 
@@ -178,21 +184,23 @@ def reconstruct_dense_backward(
     atoms: Tensor,
     step_size: Tensor,
     reader: Tensor | None,
+    rule: str,
     strength: float,
     start: str,
     steps: int,
 ) -> list[Tensor]:
-    """Gradients of the signal, the atoms, the step size if there is one for each atom, and the reader, if any."""
+    """Gradients of the signal, the atoms, the step sizes (zero where they are constants), and the reader, if any."""
     upstream, signal, atoms, step_size, reader = _contiguous(upstream, signal, atoms, step_size, reader)
     given = [signal, atoms, step_size, *([] if reader is None else [reader])]
-    gradients = [torch.zeros_like(each) for each in given]
+    gradients = [(torch.empty_like if upstream.numel() else torch.zeros_like)(each) for each in given]
     of_signal, of_atoms, of_step_size, *of_reader = gradients
+    of_step_size.zero_()
     if upstream.numel():
+        differs = rule == "given" and step_size.shape[2] == atoms.shape[3]
         run(
             _with_atoms(
-                signal, atoms, step_size, reader, strength=strength, start=STARTS.index(start), steps=steps,
-                upstream=upstream, of_signal=of_signal, of_dictionary=of_atoms,
-                of_step_size=of_step_size if step_size.shape[-1] == atoms.shape[-1] else None,
+                signal, atoms, step_size, reader, rule, strength, start, steps, upstream=upstream, of_signal=of_signal,
+                of_dictionary=of_atoms, of_step_size=of_step_size if differs else None,
                 of_reader=of_reader[0] if of_reader else None,
             )
         )  # fmt: skip
@@ -200,16 +208,17 @@ def reconstruct_dense_backward(
 
 
 @reconstruct_dense_backward.register_fake
-def _(upstream, signal, atoms, step_size, reader, strength, start, steps):
+def _(upstream, signal, atoms, step_size, reader, rule, strength, start, steps):
     return [_like(each) for each in (signal, atoms, step_size, reader) if each is not None]
 
 
-def _with_atoms(signal: Tensor, atoms: Tensor, step_size: Tensor | None, reader: Tensor | None, **rest) -> Atoms:
+def _with_atoms(signal, atoms, step_size, reader, rule: str, strength: float, start: str, steps: int, **rest) -> Atoms:
     batch, heads, positions, count = atoms.shape
     return task(
         Atoms, atoms, batch=batch, heads=heads, channels=signal.shape[2] // heads, positions=positions, atoms=count,
         reads=0 if reader is None else reader.shape[2], step_sizes=0 if step_size is None else step_size.shape[2],
-        signal=signal, dictionary=atoms, reader=reader, step_size=step_size, **rest,
+        totals=rule == "totals", strength=strength, start=STARTS.index(start), steps=steps, signal=signal,
+        dictionary=atoms, reader=reader, step_size=step_size, **rest,
     )  # fmt: skip
 
 
@@ -300,17 +309,16 @@ def _differentiate(ctx, upstream: Tensor):
 
 
 def _keep_dense(ctx, inputs, output) -> None:
-    signal, atoms, step_size, reader, *ctx.rest = inputs
+    signal, atoms, _, reader, *ctx.rest = inputs
     ctx.save_for_backward(signal, atoms, output[1], reader)
-    ctx.differs = step_size is not None and step_size.shape[-1] == atoms.shape[-1]
 
 
 def _differentiate_dense(ctx, upstream: Tensor, _):
     of_signal, of_atoms, of_step_size, *of_reader = torch.ops.torchvars.reconstruct_dense_backward(
         upstream, *ctx.saved_tensors, *ctx.rest
     )
-    of_reader = of_reader[0] if of_reader else None
-    return of_signal, of_atoms, of_step_size if ctx.differs else None, of_reader, None, None, None
+    given = ctx.rest[0] == "given"
+    return of_signal, of_atoms, of_step_size if given else None, of_reader[0] if of_reader else None, *[None] * 4
 
 
 def _keep_features(ctx, inputs, output) -> None:

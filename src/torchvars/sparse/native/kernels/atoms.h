@@ -2,7 +2,7 @@
 //
 //     g_i = G u_{i-1} - b,   u_i = S(u_{i-1} - r g_i, strength r),   result R u_T        G = P^T P,   b = P^T x
 //
-// r is a number, 1 / L, or one for each atom. Between P^T x and P u there are matrices of atoms x atoms and atoms x
+// r is a number, 1 / L, or one for each atom, which may be 1 / P^T 1. Between P^T x and P u there are matrices of atoms x atoms and atoms x
 // channels only: everything of one head of one image stays in the cache. docs/performance.md derives the gradient.
 #pragma once
 #include "bounds.h"
@@ -47,9 +47,13 @@ template <class T> class AtomsIsta {
     const T *reader = task.reader ? (const T *)task.reader + item * reads * task.atoms : atoms;
     memset(gram, 0, sizeof(V) * task.atoms * across);
     memset(drive, 0, sizeof(V) * task.atoms * width);
+    memset(step, 0, sizeof(V) * across);
     each_part(task.positions, [&](int64_t first, int64_t count) {
       const T *part = atoms + first * task.atoms;
       for (int64_t n = 0; n < count; n++) load_row(part + n * task.atoms, task.atoms, rows + n * across);
+      if (task.totals && !task.step_sizes)
+        for (int64_t n = 0; n < count; n++)
+          for (int64_t i = 0; i < across; i++) step[i] += rows[n * across + i];
       load_map(task.signal, task.positions, item, first, count, map);
       multiply_transposed<T, true>(part, task.atoms, count, rows, gram, across);
       multiply_transposed<T, true>(part, task.atoms, count, map, drive, width);
@@ -87,16 +91,22 @@ template <class T> class AtomsIsta {
   }
 
   void set_step(int64_t item) {
-    if (task.step_sizes > 1) return load_row((const T *)task.step_size + item * task.atoms, task.atoms, step);
-    T size;
-    if (task.step_sizes) {
-      size = ((const T *)task.step_size)[item];
-    } else {
-      size = 1 / perron_eigenvalue<T>(gram, task.atoms, step + across, step + 2 * across);
-      ((T *)task.found)[item] = size;
+    const T *given = (const T *)task.step_size + item * task.step_sizes;
+    T *found = (T *)task.found;
+    if (task.totals && !task.step_sizes) {
+      for (int64_t i = 0; i < across; i++) step[i] = T(1) / larger<T>(all(least_total()), step[i]);
+      return store_row(found + item * task.atoms, step, task.atoms);
     }
+    if (task.step_sizes > 1) return load_row(given, task.atoms, step);
+    T size;
+    if (task.step_sizes)
+      size = *given;
+    else
+      found[item] = size = 1 / perron_eigenvalue<T>(gram, task.atoms, step + across, step + 2 * across);
     for (int64_t i = 0; i < across; i++) step[i] = all(size);
   }
+
+  static T least_total() { return root(Precision<T>::tiny); }  // of an atom of zeros, so that its inverse stays a number
 
   V *code(int64_t i) const { return codes + (backward ? i * task.atoms * width : 0); }
   V *slope(int64_t i) const { return slopes + (backward ? i * task.atoms * width : 0); }
@@ -160,6 +170,9 @@ template <class T> class AtomsIsta {
           default: of_drive[at] += code(0)[at] != V{} ? h : V{};
         }
       }
+    if (task.totals)  // of the sums; that of an atom of zeros does not change its step
+      for (int64_t i = 0; i < across; i++)
+        of_step[i] = step[i] < T(1) / least_total() ? -of_step[i] * step[i] * step[i] : V{};
     if (task.of_step_size) store_row((T *)task.of_step_size + item * task.atoms, of_step, task.atoms);
     transpose<T>(of_gram, task.atoms, task.atoms, across, gram);
     for (int64_t i = 0; i < task.atoms * across; i++) of_gram[i] += gram[i];
@@ -173,6 +186,9 @@ template <class T> class AtomsIsta {
         load_map(task.upstream, reads, item, first, count, arrived);
         multiply<T, true>((const T *)arrived, count, task.channels, of_result, rows, across, width * lanes);
       }
+      if (task.totals)
+        for (int64_t n = 0; n < count; n++)
+          for (int64_t i = 0; i < across; i++) rows[n * across + i] += of_step[i];
       leave(count, (T *)task.of_dictionary + (item * task.positions + first) * task.atoms);
       multiply<T>(part, count, task.atoms, of_drive, map, width);
       store_map(map, task.positions, item, first, count, task.of_signal);

@@ -515,10 +515,7 @@ template <class T> class FilterIsta {
 
   // Adds to the gradient of the atoms: sign g v^T for maps g and codes v.
   void gather(const V *map, const V *code) {
-    const T *numbers = (const T *)code;
-    T *turned = (T *)turned_code;
-    for (int64_t c = 0; c < width * lanes; c++)
-      for (int64_t m = 0; m < task.atoms; m++) turned[c * atom_vectors * lanes + m] = numbers[m * width * lanes + c];
+    transpose<T>(code, task.atoms, width * lanes, width, turned_code);
     multiply<T, true>((const T *)map, positions, width * lanes, turned_code, of_atoms, atom_vectors);
   }
 

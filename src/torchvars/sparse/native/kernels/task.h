@@ -33,10 +33,11 @@ struct Atoms {
   int64_t reads;       // (batch, heads, reads, atoms), positions of the reader; none: 0
   int64_t steps, start;
   int64_t step_sizes;  // (batch, heads, step_sizes): 1, or one for each atom; none are given: 0
+  int64_t totals;      // they are 1: one over the sums of the atoms, one for each, 0: one over a bound on the eigenvalues
   double strength;
   const void *signal, *dictionary, *reader, *step_size;
   void *reconstruction;  // (batch, positions or reads, heads channels)
-  void *found;           // the step size, (batch, heads, 1), where none is given
+  void *found;           // the step sizes, where none are given
   const void *upstream;  // none in the forward pass
   void *of_signal, *of_dictionary, *of_reader, *of_step_size;  // the last only where it is wanted
 };

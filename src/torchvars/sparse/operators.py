@@ -83,11 +83,11 @@ class Operator(ABC):
 
     def magnitude(self) -> "Operator":
         """|P|: the dictionary of the absolute values of the entries."""
-        raise ValueError(f"{type(self).__name__} does not say its magnitude: take step_size='spectral'")
+        raise ValueError(f"{type(self).__name__} does not say its magnitude: take step=Spectral()")
 
     def totals(self) -> Tensor:
         """P 1, the sum of all atoms: (..., N, C) or (..., N, 1)."""
-        raise ValueError(f"{type(self).__name__} does not say its totals: take step_size='spectral'")
+        raise ValueError(f"{type(self).__name__} does not say its totals: take step=Spectral()")
 
     def row_sums(self) -> Tensor:
         """|P|^T |P| 1, broadcast against a code: (..., M, C) or (..., M, 1).

@@ -8,6 +8,7 @@ from .operators import Convolution, Dense, Joint, Operator, Partition
 from .penalty import L1
 from .problem import SparseCoding
 from .solvers import ISTA, Solver
+from .steps import RowSum, Spectral
 
 
 def reconstruct(problem: SparseCoding, solver: Solver, reader: Operator | None = None) -> Tensor:
@@ -24,6 +25,7 @@ def _is_papers(problem: SparseCoding, solver: Solver) -> bool:
     """Whether it is ISTA with the soft threshold, in steps whose number is known."""
     return (
         type(solver) is ISTA
+        and type(solver.step) in (Spectral, RowSum)
         and solver.tolerance is None
         and type(problem.penalty) is L1
         and not isinstance(problem.strength, Tensor)
@@ -41,7 +43,12 @@ def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) 
     static, atoms = problem.operator, None
     if type(static) is Joint and type(static.second) is Dense:
         static, atoms = static.first, static.second.atoms
-    if reader is not None or solver.step_size != "spectral" or type(static) is not Convolution or static.filters.ndim > 5:
+    if (
+        reader is not None
+        or type(solver.step) is not Spectral
+        or type(static) is not Convolution
+        or static.filters.ndim > 5
+    ):
         return None
     if not native.takes(problem.signal, static.filters, *([] if atoms is None else [atoms])):
         return None
@@ -57,7 +64,7 @@ def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) ->
         return None
     if not native.takes(signal, operator.atoms, *([] if read is None else [read])):
         return None
-    if solver.step_size == "row_sum":
+    if type(solver.step) is RowSum:
         if solver.start == "scaled":
             return None
         step_size = "totals" if type(operator) is Partition else 1 / operator.row_sums()

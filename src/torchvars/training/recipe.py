@@ -118,7 +118,8 @@ class Recipe:
     start: str | None = None
     """Where the solvers start: analysis, zero, scaled or thresholded; none: the solver's own."""
     solver: str | None = None
-    """In VARS layers: ista, fista, learned_ista, sparsa, neural_dynamics or lca; none: the model's own."""
+    """In VARS layers: ista, fista, learned_ista, sparsa, neural_dynamics or lca; after equilibrium_, as in
+    equilibrium_fista, with the gradient at the optimum; none: the model's own."""
     attention_options: tuple[str, ...] = ()
     """Of the attention, such as atoms=1 centered=True for vars_d, filters=2 for vars_s."""
     drop_path: float = 0.1

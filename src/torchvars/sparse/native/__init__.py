@@ -101,7 +101,15 @@ def reconstruct_dense(
 
 
 def unit_features(queries: Tensor, directions: Tensor, scale: float) -> Tensor:
-    """exp(s q W - s^2 |q|^2 / 2), columns of unit length: (batch, heads, N, d), (heads, d, M) -> (batch, heads, N, M)."""
+    """exp(s q W - s^2 |q|^2 / 2) with columns of unit length.
+
+    Args:
+        queries: q, (batch, heads, N, d).
+        directions: W, (heads, d, M).
+        scale: s.
+    Returns:
+        (batch, heads, N, M).
+    """
     return operators.features(_joined(queries), directions, scale, False)
 
 
@@ -121,7 +129,7 @@ def union_bound(static, atoms: Tensor) -> Tensor:
     """On the eigenvalues of a convolution beside nonnegative atoms (batch, heads, N, M <= N): (batch, heads, 1, C)."""
     batch, heads = atoms.shape[:2]
     bound = operators.union_bound(_bank(static.filters.detach(), heads), atoms.detach(), *static.grid)
-    return bound.view(batch, heads, 1, -1)
+    return bound.view(batch, heads, 1, static.filters.shape[-1])
 
 
 def _joined(signal: Tensor) -> Tensor:

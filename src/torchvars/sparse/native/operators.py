@@ -83,7 +83,7 @@ def _(upstream, signal, filters, atoms, bound, height, width, strength, start, s
 
 @torch.library.custom_op("torchvars::filter_power", mutates_args=(), device_types="cpu")
 def filter_power(filters: Tensor, height: int, width: int) -> Tensor:
-    """sum_f |k_f|^2 by half spectra: filters (heads, C, F, h, w) -> (heads, C, H, W / 2 + 1). It is not differentiated."""
+    """sum_f |k_f|^2 by half spectra: filters (heads, C, F, h, w) -> (heads, C, H, W / 2 + 1). Not differentiated."""
     filters = filters.contiguous()
     output = filters.new_empty(*filters.shape[:2], height, width // 2 + 1)
     if output.numel():

@@ -344,7 +344,7 @@ def test_an_equilibrium_has_a_name(name):
     assert type(solver.solver) is SOLVERS[name]
     assert solver.steps == 7
     assert f"equilibrium_{name}" in solver_names()
-    with pytest.raises(ValueError, match="no solver named 'equilibrium_nothing': there are ista, .*equilibrium_fista"):
+    with pytest.raises(ValueError, match=r"no solver named 'equilibrium_nothing': there are ista, .*equilibrium_fista"):
         solver_from({"name": "equilibrium_nothing"})
 
 

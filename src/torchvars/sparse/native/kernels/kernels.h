@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "atoms.h"
-#include "features.h"
+#include "feature_map.h"
 #include "filters.h"
 
 namespace {

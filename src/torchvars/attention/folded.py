@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..sparse import L1, Dense, Joint, Solver, SparseCoding, soft
-from ..sparse.solvers import ProximalGradient
+from ..sparse import L1, Dense, Joint, Learned, RowSum, Solver, SparseCoding, soft
 from ..sparse.spectral import Basis, FixedFilters
 from .base import Attention
 from .dictionaries import Static, StaticDynamic
@@ -102,9 +101,14 @@ def _can_fold(layer: nn.Module) -> bool:
         and type(layer.dictionary) in (Static, StaticDynamic)
         and layer.reader is None
         and layer.threshold is soft
-        and not (isinstance(layer.solver, ProximalGradient) and layer.solver.step_size == "row_sum")
+        and not _takes_row_sums(layer.solver)
         and layer.solver.tolerance is None
     )
+
+
+def _takes_row_sums(solver: Solver) -> bool:
+    rule = getattr(solver, "step", None)
+    return isinstance(rule.rule if isinstance(rule, Learned) else rule, RowSum)
 
 
 def _static(layer: Reconstruction) -> Static:

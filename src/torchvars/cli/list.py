@@ -57,9 +57,9 @@ def registries(kind: str | None) -> dict[str, Mapping[str, Callable]]:
     """What is listed, by its title."""
     if kind in (None, "attentions", "solvers"):
         from ..attention import ATTENTIONS
-        from ..sparse import SOLVERS
+        from ..sparse import SOLVERS, Equilibrium
 
-        every = {"attentions": ATTENTIONS, "solvers": SOLVERS}
+        every = {"attentions": ATTENTIONS, "solvers": {**SOLVERS, "equilibrium_NAME": Equilibrium}}
         return every if kind is None else {kind: every[kind]}
     try:
         from ..evaluation.attacks import ATTACKS

@@ -16,6 +16,7 @@ COMMANDS = {
     "compare": "results of several models side by side",
     "convert": "replace the attention of a trained model",
     "evaluate": "how robust a model is",
+    "explore": "models in the browser: what they say, and where they look",
     "export": "write a model for another runtime",
     "list": "the names that can be built",
     "predict": "what is in pictures: top classes with their confidence",

@@ -26,13 +26,13 @@ TRACED = ("implicit", "energy")
 class WithMaps(nn.Module):
     """A classifier that also returns maps of its attentions, by forward operations alone.
 
-        pixels (batch, channels, height, width), query (2,) -> logits, maps, query_maps, sparsity
+        pixels (batch, channels, height, width), query (2,) -> logits, maps, sparsity
 
-    Maps are (batch, layers, steps + 1, H, W), each layer after each of its recurrent steps, the start first, so that the
-    last is that of the whole layer; a layer that takes fewer steps than others repeats its last one. `maps` are those of
-    the mean query; `query_maps`, where the kind has a query, of the token at `query`, (row, column) of a pixel. Of models
-    that solve, `sparsity` (batch, layers, steps + 1) is the share of the code that is zero. Heads are averaged as in
-    `attention_maps`.
+    Maps are (batch, layers, steps + 1, H, W), of each layer after each of its recurrent steps, the start first, so that
+    the last is that of the whole layer; a layer that takes fewer steps than others repeats its last one. The query is the
+    (row, column) of a pixel, or (-1, -1) for the mean over all positions; "energy" has none. Of models that solve,
+    `sparsity` (batch, layers, steps + 1) is the share of the code that is zero. Heads are averaged as `attention_maps`
+    does.
 
     Args:
         classifier: in evaluation mode.
@@ -63,12 +63,12 @@ class WithMaps(nn.Module):
     @property
     def inputs(self) -> dict[str, Tensor]:
         """What it takes beside pixels, with examples."""
-        return {"query": torch.tensor([side // 2 for side in self.size])} if self.kind == "implicit" else {}
+        return {"query": torch.tensor([-1, -1])} if self.kind == "implicit" else {}
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of what it returns beside logits."""
-        return ("maps", *(["query_maps"] if self.inputs else []), *(["sparsity"] if self.solves else []))
+        return ("maps", "sparsity") if self.solves else ("maps",)
 
     @property
     def metadata(self) -> dict[str, object]:
@@ -76,7 +76,7 @@ class WithMaps(nn.Module):
         return {"kind": self.kind, "grid": self.grid, "layers": self.layers}
 
     def forward(self, pixels: Tensor, query: Tensor | None = None) -> tuple[Tensor, ...]:
-        queries = self._queries(query, pixels)
+        asked = None if query is None else self._weights(query, pixels)
         maps, shares = {}, {}
 
         def look(name: str):
@@ -88,7 +88,7 @@ class WithMaps(nn.Module):
                     tokens = tokens.transpose(0, 1)
                 mixing = mixing_of(layer, tokens, self.grid if self.prefix == 0 else None)
                 codes = codes_of(mixing)
-                maps[name] = FIND[self.kind](mixing, codes, queries)
+                maps[name] = FIND[self.kind](mixing, codes, asked)
                 shares[name] = share_of_zeros(mixing, codes)
                 if codes is None:
                     return output
@@ -107,28 +107,27 @@ class WithMaps(nn.Module):
             for handle in hooks:
                 handle.remove()
         steps = max((count for count in self.layers.values() if count is not None), default=0)
-        found = torch.stack([lengthened(maps[name], steps, dim=2) for name in self.layers], 2)
-        found = found[..., self.prefix :].unflatten(-1, self.grid)  # (queries, batch, layers, steps + 1, H, W)
-        sparsity = torch.stack([lengthened(shares[name], steps, dim=1) for name in self.layers], 1)
-        return (logits, *found.unbind(0), *([sparsity] if self.solves else []))
+        found = torch.stack([lengthened(maps[name], steps) for name in self.layers], 1)
+        found = found[..., self.prefix :].unflatten(-1, self.grid)
+        if not self.solves:
+            return logits, found
+        return logits, found, torch.stack([lengthened(shares[name], steps) for name in self.layers], 1)
 
-    def _queries(self, query: Tensor | None, like: Tensor) -> Tensor:
-        """The mean over patches and the token at a pixel, as weights (queries, N)."""
+    def _weights(self, query: Tensor, like: Tensor) -> Tensor:
+        """A query as a weight for each token, (N,)."""
         place = torch.arange(self.tokens, device=like.device) - self.prefix
         mean = (place >= 0).to(like.dtype) / (self.grid[0] * self.grid[1])
-        if query is None:
-            return mean.unsqueeze(0)
         row, column = (query[axis] * self.grid[axis] // self.size[axis] for axis in range(2))
-        return torch.stack([mean, (place == row * self.grid[1] + column).to(like.dtype)])
+        return torch.where(query[0] < 0, mean, (place == row * self.grid[1] + column).to(like.dtype))
 
 
-def lengthened(values: Tensor, steps: int, dim: int) -> Tensor:
-    """Values after each step, as many as `steps` + 1: the last one repeated."""
-    missing = steps + 1 - values.shape[dim]
-    return torch.cat([values, *[values.narrow(dim, values.shape[dim] - 1, 1)] * missing], dim)
+def lengthened(values: Tensor, steps: int) -> Tensor:
+    """Values after each step, (batch, steps + 1, ...), as many as that: the last one repeated."""
+    missing = steps + 1 - values.shape[1]
+    return torch.cat([values, *[values[:, -1:]] * missing], 1)
 
 
-# Maps (queries, batch, steps + 1, N) of one layer, by the class of its mixing
+# Maps (batch, steps + 1, N) of one layer, by the class of its mixing
 
 Codes = list[Tensor] | None  # after each step, the start first; None of an attention that is not recurrent
 
@@ -139,17 +138,16 @@ def codes_of(mixing: Mixing) -> Codes:
     return list(mixing.solver.trajectory(mixing.problem(mixing.values)))
 
 
-def implicit(mixing: Mixing, codes: Codes, queries: Tensor) -> Tensor:
+def implicit(mixing: Mixing, codes: Codes, query: Tensor) -> Tensor:
     """1/C sum_c |d (q . o_c) / d v_jc|, as `maps.kinds.implicit`."""
+    query = query.to(mixing.values.dtype)
     if isinstance(mixing, SparseMixing):
-        asked = queries[:, None, None, :, None].to(mixing.values.dtype)
-        seed = mixing.reader.analyze(asked.expand(-1, *mixing.values.shape))
-        return handed_back(mixing, codes, seed).abs().mean((3, -1)).permute(1, 2, 0, 3)
+        seed = mixing.reader.analyze(query.unsqueeze(-1).expand_as(mixing.values))
+        return handed_back(mixing, codes, seed).abs().mean((2, -1)).movedim(0, 1)
     weights = mixing.weights()
     if weights is None:
-        kernels = torch.stack([mixing.kernel(query) for query in queries])
-        return kernels.abs().mean((2, -1)).unsqueeze(2)
-    return (queries.to(weights.dtype)[:, None, None, None] @ weights).squeeze(-2).mean(2).unsqueeze(2)
+        return mixing.kernel(query).abs().mean((1, -1)).unsqueeze(1)
+    return (query @ weights).mean(1).unsqueeze(1)
 
 
 def handed_back(mixing: SparseMixing, codes: list[Tensor], seed: Tensor) -> Tensor:
@@ -186,10 +184,10 @@ def step_sizes(solver: ISTA | LearnedISTA, operator: Operator, count: int) -> li
     return [size] * count
 
 
-def energy(mixing: Mixing, codes: Codes, queries: Tensor) -> Tensor:
+def energy(mixing: Mixing, codes: Codes, query: None) -> Tensor:
     """|o_j|, as `maps.kinds.energy`."""
     passed_on = [mixing.mix(mixing.values)] if codes is None else [mixing.read(code) for code in codes]
-    return torch.stack([each.norm(dim=-1).square().mean(1).sqrt() for each in passed_on], 1).unsqueeze(0)
+    return torch.stack([each.norm(dim=-1).square().mean(1).sqrt() for each in passed_on], 1)
 
 
 FIND = {"implicit": implicit, "energy": energy}
@@ -198,7 +196,7 @@ FIND = {"implicit": implicit, "energy": energy}
 def share_of_zeros(mixing: Mixing, codes: Codes) -> Tensor:
     """Of the code after each step, (batch, steps + 1); none where there is no code."""
     if codes is None:
-        return torch.zeros(len(mixing.values), 1, dtype=mixing.values.dtype, device=mixing.values.device)
+        return torch.zeros_like(mixing.values[:, :1, 0, 0])
     return torch.stack([(code == 0).to(code.dtype).mean((1, 2, 3)) for code in codes], 1)
 
 

@@ -26,6 +26,7 @@ SUBPACKAGES = [
     "evaluation",
     "generalization",
     "figures",
+    "explorer",
     "cli",
 ]
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": "compare results of several models",
     "convert": "replace the attention of a trained model",
     "evaluate": "measure the robustness of a model",
+    "explore": "show models and their attention maps in the browser",
     "export": "export a model to another runtime",
     "figures": "draw the figures of the paper's kind from shipped weights and results",
     "generalize": "fine-tune with each domain left out, and evaluate on it",

@@ -123,8 +123,8 @@ class Recipe:
     start: str | None = None
     """Start of the solver: analysis, zero, scaled or thresholded; none: the solver's own."""
     solver: str | None = None
-    """Solver of VARS layers: ista, fista, learned_ista, sparsa, neural_dynamics or lca; with the prefix equilibrium_, as in
-    equilibrium_fista, the gradient at the optimum is taken; none: the model's own."""
+    """Solver of VARS layers: ista, fista, learned_ista, sparsa, neural_dynamics or lca; equilibrium_NAME, such as
+    equilibrium_fista, takes the gradient at the optimum; none: the model's own."""
     attention_options: tuple[str, ...] = ()
     """Options of the attention, such as atoms=1 centered=True for vars_d, or filters=2 for vars_s."""
     drop_path: float = 0.1

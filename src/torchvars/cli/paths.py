@@ -6,8 +6,8 @@ from os.path import expanduser
 from pathlib import Path
 
 MODEL_WORDS = (
-    "a name whose weights ship (torchvars list weights), a folder of weights or of a run, a checkpoint of the authors "
-    "(.pth), timm:NAME, timm:NAME:FILE with weights from a file, or OWNER/NAME on the Hugging Face hub"
+    "model: a name whose weights ship (torchvars list weights), a folder of weights or of a run, a checkpoint of the "
+    "authors (.pth), timm:NAME, timm:NAME:FILE with weights from a file, or OWNER/NAME on the Hugging Face hub"
 )
 
 

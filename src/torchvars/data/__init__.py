@@ -1,8 +1,9 @@
 """Labelled pictures: where they are stored, in which order they come, and how they become tensors."""
 
+from .domains import check_domains, domainbed_part, leave_out, read_split_lists
 from .fixations import open_fixations
 from .order import Draw, Order, derive_seed
-from .parts import Part, held_out_tenth, leave_out, limited
+from .parts import Part, held_out_tenth, limited
 from .pictures import Batch, Pictures, Sample, Shown, Whole, check_workers, load, most_workers
 from .segmented import open_segmented
 from .sources import Source, absolute, open_source
@@ -23,8 +24,10 @@ __all__ = [
     "Target",
     "Whole",
     "absolute",
+    "check_domains",
     "check_workers",
     "derive_seed",
+    "domainbed_part",
     "held_out_tenth",
     "leave_out",
     "limited",
@@ -34,4 +37,5 @@ __all__ = [
     "open_segmented",
     "open_source",
     "open_unlabelled",
+    "read_split_lists",
 ]

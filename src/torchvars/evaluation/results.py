@@ -209,10 +209,10 @@ class Results:
 
     @property
     def label(self) -> str:
-        """The model's name, and how it was told to solve if it was told."""
+        """The model's name, and how its layers solve where that was changed."""
         solving = self.model.get("solving", {})
-        told = ", ".join(f"{name} {value}" for name, value in solving.items() if name != "adapt_data")
-        return f"{self.model['name']} ({told})" if told else self.model["name"]
+        changes = ", ".join(f"{name} {value}" for name, value in solving.items() if name != "adapt_data")
+        return f"{self.model['name']} ({changes})" if changes else self.model["name"]
 
     def metrics(self, benchmark: str) -> dict[str, Metric]:
         """The metrics of the task of a benchmark; the first is what a model is mostly judged by."""

@@ -60,7 +60,7 @@ def evaluate(
     tried again. On several processes each takes every n-th batch; the batches, and so the numbers, are those of one.
 
     Args:
-        solving: how VARS layers were told to solve, if they were told; goes into the file.
+        solving: how VARS layers solve, where that was changed; goes into the file.
         partial_ok: whether to sum up although something is missing.
         watch: called with the progress.
         device: such as "cpu" or "cuda:1"; else the accelerator if there is one.
@@ -96,7 +96,7 @@ class Evaluation:
         judges = []
         for benchmark in benchmarks:
             judge = benchmark.task.prepare(self.subject, benchmark.source, self.processes.device)
-            take_up(self.results, benchmark, judge)
+            register(self.results, benchmark, judge)
             judges.append(judge)
         if self.processes.rank == 0:
             check_writable(self.output)
@@ -129,7 +129,7 @@ class Evaluation:
                 task.columns,
                 benchmark.shown,
                 change=None if showing.change is None else partial(showing.change, judge),
-                watch=None if tally.watch is None else partial(tally.tell, benchmark, showing),
+                watch=None if tally.watch is None else partial(tally.report, benchmark, showing),
             )
         except FloatingPointError as error:
             raise FloatingPointError(f"{showing.source.name} ({showing.condition.key}): {error}") from error
@@ -180,7 +180,7 @@ class Tally:
         """What is known needs no work."""
         self.work.pop((benchmark.name, showing.condition), None)
 
-    def tell(
+    def report(
         self, benchmark: Benchmark, showing: Showing, done: int, total: int, columns: Mapping[str, Tensor]
     ) -> None:
         place = benchmark.name, showing.condition
@@ -248,12 +248,12 @@ def open_results(output: Path, model: dict) -> Results:
         return Results(model, environment=environment())
     results = Results.read(output)
     if results.model != model:
-        told = [
+        changes = [
             f"{name} {results.model.get(name)}, now {model[name]}"
             for name in model
             if results.model.get(name) != model[name]
         ]
-        raise ValueError(f"{output} holds results of another model ({'; '.join(told)}): give another file")
+        raise ValueError(f"{output} holds results of another model ({'; '.join(changes)}): give another file")
     here, before = environment(), {name: each for name, each in results.environment.items() if name != "earlier"}
     if before != here:
         results.environment = {**here, "earlier": [*results.environment.get("earlier", []), before]}
@@ -270,7 +270,7 @@ def check_writable(output: Path) -> None:
         pass
 
 
-def take_up(results: Results, benchmark: Benchmark, judge: Any) -> None:
+def register(results: Results, benchmark: Benchmark, judge: Any) -> None:
     """Notes what is asked, or checks that it is what was asked before."""
     source, task = benchmark.source, benchmark.task
     facts = {"name": task.name, "metrics": [asdict(metric) for metric in task.metrics], **task.describe(judge)}
@@ -285,9 +285,9 @@ def take_up(results: Results, benchmark: Benchmark, judge: Any) -> None:
         # Of the task, files say what was known of it when they were written.
         known = {name: before.get(name) for name in asked} | without_metrics(before["task"])
         now = asked | {name: facts.get(name) for name in without_metrics(before["task"])}
-        if told := [f"{name} {known[name]!r}, now {now[name]!r}" for name in now if known[name] != now[name]]:
+        if changes := [f"{name} {known[name]!r}, now {now[name]!r}" for name in now if known[name] != now[name]]:
             raise ValueError(
-                f"the file holds {benchmark.name} with other settings: {'; '.join(told)}; give --output another file"
+                f"the file holds {benchmark.name} with other settings: {'; '.join(changes)}; give --output another file"
             )
     if lost := [each for each in results.outcomes.get(benchmark.name, {}) if each not in benchmark.conditions]:
         raise ValueError(

@@ -52,8 +52,8 @@ def check_names(names: Sequence[str]) -> None:
     """A ValueError unless there is a benchmark of each name, and one at least."""
     if not names:
         raise ValueError(f"--benchmark names none: there are {', '.join(BENCHMARKS)}")
-    if strange := [name for name in names if name not in BENCHMARKS]:
-        raise ValueError(f"no benchmark named {strange[0]!r}: there are {', '.join(BENCHMARKS)}")
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        raise ValueError(f"no benchmark named {unknown[0]!r}: there are {', '.join(BENCHMARKS)}")
 
 
 def check_data(names: Sequence[str], paths: Mapping[str | None, str]) -> None:

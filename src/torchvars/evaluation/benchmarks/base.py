@@ -148,10 +148,13 @@ class Data:
 
     Args:
         path: as for `open_source`, or a folder as a benchmark is published.
+        source: those of the pictures that are judged by; else the validation pictures found there.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, source: Source | None = None):
         self.path = str(path)
+        if source is not None:
+            self.source = source
 
     @property
     def name(self) -> str:

@@ -57,10 +57,10 @@ class Corrupted(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if strange := [name for name in self.corruptions if name not in CORRUPTIONS]:
-            raise ValueError(f"no corruption named {strange[0]!r}: there are {', '.join(CORRUPTIONS)}")
-        if strange := [severity for severity in self.severities if severity not in SEVERITIES]:
-            raise ValueError(f"severities are 1, 2, 3, 4 and 5, got {strange[0]}")
+        if unknown := [name for name in self.corruptions if name not in CORRUPTIONS]:
+            raise ValueError(f"no corruption named {unknown[0]!r}: there are {', '.join(CORRUPTIONS)}")
+        if unknown := [severity for severity in self.severities if severity not in SEVERITIES]:
+            raise ValueError(f"severities are 1, 2, 3, 4 and 5, got {unknown[0]}")
         for name in ("corruptions", "severities"):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))  # each once
 

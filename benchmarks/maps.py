@@ -17,9 +17,9 @@ from torchvars.evaluation.compare import digits_of, show
 from torchvars.evaluation.conditions import CLEAN, Condition
 from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.results import Outcome, Results
-from torchvars.evaluation.tasks.segmentation import BASELINES, PROTOCOLS
+from torchvars.evaluation.tasks.segmentation import ALL_FOREGROUND, BASELINES, CENTRED_GAUSSIAN, PROTOCOLS, condition_of
 
-VARS = Condition("map", "vars")
+VARS = condition_of("vars")
 Values = np.ndarray  # of each picture
 
 
@@ -75,16 +75,16 @@ def row_of(result: Results, benchmark: str, condition: Condition, metric: str) -
 def segmentation_rows(results: Sequence[Results]) -> Iterator[list[str]]:
     """Each model, then what must be beaten, as far as one of the files has it."""
     metrics = ("IoU", "pooled IoU", "FP", "FN", "IoU at the best threshold")
-    dino = [Condition("map", name) for name in PROTOCOLS[1:]]
+    dino = [condition_of(name) for name in PROTOCOLS[1:]]
     for result in results:
         if outcome(result, "segmentation", VARS):
             found = [row_of(result, "segmentation", VARS, metric) for metric in metrics]
             jaccard = [row_of(result, "segmentation", condition, "Jaccard") for condition in dino]
             yield [title(result.model["name"]), *found, *jaccard]
     for name in BASELINES:
-        having = [each for each in results if outcome(each, "segmentation", Condition("baseline", f"vars, {name}"))]
+        having = [each for each in results if outcome(each, "segmentation", condition_of("vars", name))]
         for result in having if name == BASELINES[-1] else having[:1]:
-            conditions = [Condition("baseline", f"{protocol}, {name}") for protocol in PROTOCOLS]
+            conditions = [condition_of(protocol, name) for protocol in PROTOCOLS]
             found = [row_of(result, "segmentation", conditions[0], metric) for metric in metrics]
             jaccard = [row_of(result, "segmentation", condition, "Jaccard") for condition in conditions[1:]]
             whose = f" of {title(result.model['name'])}" if name == BASELINES[-1] else ""
@@ -173,8 +173,8 @@ def beaten_rows(results: Sequence[Results]) -> Iterator[list[str]]:
     """Each model less what must be beaten, on the same pictures; of all that is the same, from any file."""
     found: dict[str, Values] = {}
     wanted = {
-        "all foreground": ("segmentation", Condition("baseline", "vars, all foreground"), "iou"),
-        "centred Gaussian": ("segmentation", Condition("baseline", "vars, centred Gaussian"), "iou"),
+        "all foreground": ("segmentation", condition_of("vars", ALL_FOREGROUND), "iou"),
+        "centred Gaussian": ("segmentation", condition_of("vars", CENTRED_GAUSSIAN), "iou"),
         "centre bias": ("fixation", Condition("baseline", "centre bias"), "nss"),
     }
     for name, where in wanted.items():
@@ -184,7 +184,7 @@ def beaten_rows(results: Sequence[Results]) -> Iterator[list[str]]:
     for result in results:
         iou, nss = column(result, "segmentation", VARS, "iou"), column(result, "fixation", CLEAN, "nss")
         fresh = Condition("baseline", "random weights")
-        iou_of_fresh = column(result, "segmentation", Condition("baseline", "vars, random weights"), "iou")
+        iou_of_fresh = column(result, "segmentation", condition_of("vars", BASELINES[-1]), "iou")
         yield [
             title(result.model["name"]),
             *(difference(iou, found.get(name), 100, 1) for name in ("all foreground", "centred Gaussian")),

@@ -220,6 +220,7 @@ def test_pictures_and_places_that_cannot_be_are_told(stored, photograph, tmp_pat
             "could be replaced by one",
         ),
         (["figures", "--output", str(tmp_path), "--kind", "saliency"], "no kind of map named 'saliency'"),
+        (["figures", "--output", str(photograph.parent), "--pictures", str(photograph)], "could be replaced by one"),
         (["figures", "--output", str(tmp_path), "--results", str(photograph)], "holds no results"),
     ):
         with pytest.raises(SystemExit):

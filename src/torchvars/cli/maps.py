@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
     views = [name for name in maps.VIEWS if name != "maps" and getattr(arguments, name) not in (None, False)]
     views = views or ([] if arguments.atoms else ["maps"])
     unreadable = {}
-    names = _names(pictures, arguments.output)
+    names = figure_names(pictures, arguments.output)
     with _watching(len(pictures)) as tell:
         for path in pictures:
             try:
@@ -138,7 +138,7 @@ def _draw(views, subjects, image, asking, arguments: argparse.Namespace, name: s
     return written
 
 
-def _names(pictures: list[Path], folder: Path) -> dict[Path, str]:
+def figure_names(pictures: list[Path], folder: Path) -> dict[Path, str]:
     """What the figures of each picture are called: its name, with a number where two have the same.
 
     Raises:

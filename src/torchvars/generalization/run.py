@@ -5,19 +5,19 @@
     accuracy.png             drawn from it
     features.safetensors     of the model as it came, for the linear probes
     runs/<target>/seed_0/    an ordinary training run; results/ has its evaluations, scores.json what was made of them
-    runs/<target>/probe/     the same for the linear probe
+    runs/<target>/probe/     weights of the linear probe, and its scores.json
 
 A run whose scores.json is there is done; any other goes on from its last checkpoint and its last condition.
 """
 
 import signal
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -43,7 +43,6 @@ from ..evaluation.conditions import ALL_CORRUPTIONS, CLEAN, Condition
 from ..evaluation.corruptions import PUBLISHED
 from ..evaluation.labels import digest_of
 from ..evaluation.metrics import bootstrap
-from ..evaluation.results import Results
 from ..evaluation.subjects import digest_weights, subject_of
 from ..models import Classifier
 from ..models import weights as stored
@@ -160,6 +159,10 @@ class Work:
         """A ValueError, before anything is trained or written, if something cannot be done as it is asked for."""
         plan = self.plan
         _ = self.domains
+        if (plan.output / RESULTS).exists():
+            before, now = Generalization.read(plan.output / RESULTS).model["sha256"], digest_weights(self.original)
+            if before != now:
+                raise ValueError(f"{plan.output} was begun with other weights of {plan.model}: give another folder")
         if plan.corrupted not in (None, "photo", *self.domains):
             raise ValueError(
                 f"no domain {plan.corrupted!r} to corrupt in {self.source.name}: it has {', '.join(self.domains)}"
@@ -207,7 +210,7 @@ class Work:
                     continue
                 if first and bar is None:
                     print(f"{number} of {len(runs)}: {said}", flush=True)
-                found = self.probed(target, bar) if kind == "probe" else self.tuned(target, kind, bar)
+                found = self.probed(target) if kind == "probe" else self.tuned(target, kind, bar)
                 if isinstance(found, signal.Signals):
                     return found
                 if first:
@@ -277,7 +280,7 @@ class Work:
                 scores, right = scores + found, right | {name: column}
         return Part(target, seed, tuple(scores), right)
 
-    def probed(self, target: str, bar: Bar | None) -> Part:
+    def probed(self, target: str) -> Part:
         """What comes of a linear probe with a domain left out."""
         architecture = self.found.architecture
         fixed = not architecture.startswith("timm:") or takes_size(architecture)
@@ -287,28 +290,28 @@ class Work:
         classifier.classes = tuple(self.classes)
         features, unread = self.features(classifier)
         place = {identity: number for number, identity in enumerate(self.source.identities)}
-        known = []
-        for split in ("train", "val"):
-            part = self.part(target, split)
-            rows = torch.tensor([place[identity] for identity in part.identities])
-            labels, read = torch.tensor(part.labels), ~unread[rows]
-            known.append((features[rows[read]], labels[read]))
+        parts = {split: self.part(target, split) for split in ("train", "val", "test")}
+        rows = {name: torch.tensor([place[identity] for identity in part.identities]) for name, part in parts.items()}
+        labels = {name: torch.tensor(part.labels) for name, part in parts.items()}
+        read = {name: ~unread[each] for name, each in rows.items()}
+        known = [(features[rows[name][read[name]]], labels[name][read[name]]) for name in ("train", "val")]
         probe = choose(*known, len(self.classes))
         set_head(classifier.model, probe)
-        folder = self.plan.folder(target, "probe")
         if self.accelerator.is_main_process:
-            stored.save(classifier, folder / "weights")
-        scores, column = self.evaluated(target, None, PROBE, None, classifier.eval(), folder, bar)
-        return Part(target, None, tuple(scores), {PROBE: column})
+            stored.save(classifier, self.plan.folder(target, "probe") / "weights")
+        right = {
+            name: (probe(features[rows[name]]).argmax(-1) == labels[name]) & read[name] for name in ("val", "test")
+        }
+        scores = self.scores(target, None, PROBE, None, right["test"].numpy(), right["val"].numpy())
+        return Part(target, None, tuple(scores), {PROBE: right["test"].numpy()})
 
     def features(self, classifier: Classifier) -> tuple[torch.Tensor, torch.Tensor]:
         """Features of all pictures, and which could not be read."""
         file = self.plan.output / FEATURES
         if not file.exists():
-            with warnings.catch_warnings():
-                features, unread = features_of(
-                    classifier, self.source, self.size, Processes(), batch=BATCH, workers=self.plan.workers
-                )
+            features, unread = features_of(
+                classifier, self.source, self.size, Processes(), batch=BATCH, workers=self.plan.workers
+            )
             if self.accelerator.is_main_process:
                 tensors = {"features": features, "unread": unread}
                 stored.write_whole(file, lambda path: save_file(tensors, path))
@@ -321,15 +324,15 @@ class Work:
     def evaluated(
         self,
         target: str,
-        seed: int | None,
+        seed: int,
         name: str,
-        epoch: int | None,
+        epoch: int,
         classifier: Classifier,
         run: Path,
         bar: Bar | None,
-    ) -> tuple[list[Score], "torch.Tensor"]:
+    ) -> tuple[list[Score], np.ndarray]:
         """The scores of some weights, and which pictures of the target were recognised."""
-        label = f"{self.found.name}, {target} left out" + ("" if seed is None else f", seed {seed}") + f", {name}"
+        label = f"{self.found.name}, {target} left out, seed {seed}, {name}"
         subject = subject_of(label, classifier, None if own_size(classifier.model) == self.size else self.size)
         plan = self.plan
         whole = pacs(Data(plan.data, self.source), subject, Domains(left_out=target))
@@ -352,20 +355,27 @@ class Work:
                 subject, benchmarks, file, batch=BATCH, workers=plan.workers, watch=watch, device=None
             )
         right = results.outcomes["pacs"][Condition("shift", target)].columns["right"]
-        within = domainbed_part(self.source, target, seed or 0)
-        some = right[[within(identity) for identity in results.pictures["pacs"]]]
-        place = partial(Score, target, seed, name, epoch)
-        accuracy, held_out = (value_of(results, *each) for each in (("pacs", target), ("source_validation", "clean")))
-        scores = [
-            place("target", *accuracy),
-            place("target, DomainBed's 80 %", *bootstrap(100.0 * some), len(some)),
-            place("source validation", *held_out),
-            place("gap", held_out[0] - accuracy[0], None, None, accuracy[-1]),
-        ]
+        held_out = results.outcomes["source_validation"][CLEAN].columns["right"]
+        scores = self.scores(target, seed, name, epoch, right, held_out)
         if len(benchmarks) > 2:
-            scores.append(place("corrupted", *value_of(results, "corruptions", ALL_CORRUPTIONS.name)))
-            scores.append(place("before corruption", *value_of(results, "corruptions", "clean")))
+            for metric, condition in zip(CORRUPTED, (ALL_CORRUPTIONS, CLEAN), strict=True):
+                row = results.value("corruptions", "accuracy", condition.name)
+                scores.append(Score(target, seed, name, epoch, metric, row.value, row.low, row.high, row.images))
         return scores, right
+
+    def scores(
+        self, target: str, seed: int | None, name: str, epoch: int | None, right: np.ndarray, held_out: np.ndarray
+    ) -> list[Score]:
+        """Scores from which pictures were recognised: of the target, and of those held out of the others."""
+        within = domainbed_part(self.source, target, seed or 0)
+        some = right[[within(identity) for identity in self.part(target, "test").identities]]
+        place = partial(Score, target, seed, name, epoch)
+        return [
+            place("target", *bootstrap(100.0 * right), len(right)),
+            place("target, DomainBed's 80 %", *bootstrap(100.0 * some), len(some)),
+            place("source validation", *bootstrap(100.0 * held_out), len(held_out)),
+            place("gap", 100 * float(held_out.mean() - right.mean()), None, None, len(right)),
+        ]
 
     def of_domain(self, source: Source, domain: str) -> Source:
         return SourcePart(source, f"{domain} of {source.name}", lambda identity: domain_of(identity) == domain)
@@ -373,11 +383,6 @@ class Work:
 
 CORRUPTED = ("corrupted", "before corruption")
 FAULTY = "sketch/dog/n02103406_4068-1"
-
-
-def value_of(results: Results, benchmark: str, condition: str) -> tuple[float, float, float, int]:
-    row = results.value(benchmark, "accuracy", condition)
-    return row.value, row.low, row.high, row.images
 
 
 def summary(part: Part) -> str:

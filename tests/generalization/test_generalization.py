@@ -339,6 +339,7 @@ def spoil(folder: Path, what: str) -> None:
         ("", ["--set", "rate=1"], "a change of the recipe is FIELD=VALUE, .*: got 'rate=1'"),
         ("", ["--set", "seed=1"], "got 'seed=1', and seed has an option of its own"),
         ("", ["--set", "batch=64"], "do not fill one batch of 64"),
+        ("", ["--img-size", "9"], "img_size 9 x 9 is not a multiple of 8"),
         ("", ["--split-lists", "."], "no list .*photo_train_kfold.txt"),
     ],
 )

@@ -43,7 +43,7 @@ from ..evaluation.conditions import ALL_CORRUPTIONS, CLEAN, Condition
 from ..evaluation.corruptions import PUBLISHED
 from ..evaluation.labels import digest_of
 from ..evaluation.metrics import bootstrap
-from ..evaluation.subjects import digest_weights, subject_of
+from ..evaluation.subjects import check_size, digest_weights, subject_of
 from ..models import Classifier
 from ..models import weights as stored
 from ..models.classifier import own_size
@@ -153,6 +153,16 @@ class Work:
     def part(self, target: str, split: str) -> Source:
         return leave_out(self.source, target, split, self.plan.held_out_share, self.lists)
 
+    def with_head(self) -> Classifier:
+        """The model that is begun with, for pictures of the size and with a new head for the classes."""
+        architecture = self.found.architecture
+        fixed = not architecture.startswith("timm:") or takes_size(architecture)
+        size = {"img_size": self.size} if fixed and self.size != own_size(self.original.model) else {}
+        torch.manual_seed(0)
+        classifier = self.found.load(num_classes=len(self.classes), **size)
+        classifier.classes = tuple(self.classes)
+        return classifier
+
     # Before the first run
 
     def check(self) -> None:
@@ -173,6 +183,8 @@ class Work:
             raise ValueError(
                 f"{plan.model} is a model of transformers, which is not trained here: give --methods probe"
             )
+        if self.plan.img_size is not None:
+            check_size(self.found.name, self.with_head(), self.size)
         if "probe" in plan.methods:
             only_head(self.original.model)
         for target in self.targets if "tune" in plan.methods else ():
@@ -282,12 +294,7 @@ class Work:
 
     def probed(self, target: str) -> Part:
         """What comes of a linear probe with a domain left out."""
-        architecture = self.found.architecture
-        fixed = not architecture.startswith("timm:") or takes_size(architecture)
-        size = {"img_size": self.size} if fixed and self.size != own_size(self.original.model) else {}
-        torch.manual_seed(0)
-        classifier = self.found.load(num_classes=len(self.classes), **size)
-        classifier.classes = tuple(self.classes)
+        classifier = self.with_head()
         features, unread = self.features(classifier)
         place = {identity: number for number, identity in enumerate(self.source.identities)}
         parts = {split: self.part(target, split) for split in ("train", "val", "test")}

@@ -94,9 +94,9 @@ def generalize(plan: Plan) -> Generalization | signal.Signals:
         if first:
             whole.write()
         accelerator.wait_for_everyone()
-        told = work.go()
+        stopped_by = work.go()
         accelerator.wait_for_everyone()
-        found = told or work.results()
+        found = stopped_by or work.results()
     accelerator.end_training()
     return found
 
@@ -179,10 +179,8 @@ class Work:
             )
         for target in self.targets:
             check_sources(self.source, target, plan.held_out_share, self.lists)
-        if self.found.architecture.startswith("transformers:") and "tune" in plan.methods:
-            raise ValueError(
-                f"{plan.model} is a model of transformers, which is not trained here: give --methods probe"
-            )
+        if self.found.architecture.startswith("transformers:"):
+            raise ValueError(f"{plan.model} is a model of transformers, which is not trained here: take one of timm")
         if self.plan.img_size is not None:
             check_size(self.found.name, self.with_head(), self.size)
         if "probe" in plan.methods:
@@ -264,8 +262,8 @@ class Work:
             if begun and RunFolder(run).settings()[0] != from_anywhere(recipe):
                 raise ValueError(f"{run} holds a run of another recipe: take another --output, or remove that folder")
             self.accelerator.wait_for_everyone()
-            if told := train_on(self.accelerator, recipe, settings, begun, bar):
-                return told
+            if stopped_by := train_on(self.accelerator, recipe, settings, begun, bar):
+                return stopped_by
             self.accelerator.wait_for_everyone()  # for the first, which writes the weights
         checkpoints = Checkpoints(run / CHECKPOINTS)
         chosen, last = checkpoints.best(), checkpoints.latest()

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..sparse import Convolution, Dense, Joint, Partition
+from ..sparse import Convolution, Dense, Joint, Partition, native
+from ..sparse.forms import operators_allowed
 from ..sparse.precision import outside_autocast
 from .features import PositiveFeatures, orthogonalized
 from .tokens import Grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads, without_format
@@ -131,7 +132,10 @@ class Prototypes(nn.Module):
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> Partition:
         projected = precise(split_heads(self.project(tokens), self.heads))
         with outside_autocast(tokens):
-            return Partition((projected @ precise(self.prototypes).to(projected.dtype)).softmax(-1))
+            prototypes = precise(self.prototypes).to(projected.dtype)
+            if operators_allowed() and native.takes(projected, prototypes):
+                return Partition(native.shares(projected, prototypes))
+            return Partition((projected @ prototypes).softmax(-1))
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, prototypes={self.prototypes.shape[-1]}"

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from ..sparse import L1, Dense, Joint, Solver, SparseCoding, soft
-from ..sparse.solvers import ProximalGradient
-from ..sparse.spectral import Basis, FixedFilters
+from ..sparse import L1, Dense, Joint, Learned, RowSum, Solver, SparseCoding, soft
+from ..sparse.spectral import Basis, FixedFilters, Rotated
 from .base import Attention
 from .dictionaries import Static, StaticDynamic
 from .reconstruction import Reconstruction
@@ -28,9 +27,26 @@ class Folded(Attention):
         self.reconstruct = Reconstruct(filters, layer.solver, layer.strength, nonnegative=nonnegative)
 
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
+        return self.proj(merge_heads(self.reconstruct(*self.pieces(tokens, grid))))
+
+    def pieces(self, tokens: Tensor, grid: Grid | None) -> tuple[Tensor, ...]:
+        """Values and, of SD, atoms."""
         value = precise(split_heads(self.value(tokens), self.heads))
-        atoms = () if self.dynamic is None else (self.dynamic.atoms(tokens, grid),)
-        return self.proj(merge_heads(self.reconstruct(value, *atoms)))
+        return (value,) if self.dynamic is None else (value, self.dynamic.atoms(tokens, grid))
+
+    # As a `Reconstruction` has them, for who looks into it
+
+    reader = None
+
+    @property
+    def solver(self) -> Solver:
+        return self.reconstruct.solver
+
+    def pose(self, tokens: Tensor, grid: Grid | None = None) -> SparseCoding:
+        """The problem that these tokens pose, on the grid itself."""
+        value, *atoms = self.pieces(tokens, grid)
+        problem = self.reconstruct.pose(value, *atoms)
+        return SparseCoding(Rotated(problem.operator, self.reconstruct.filters.basis), value, problem.penalty)
 
 
 class Reconstruct(nn.Module):
@@ -46,12 +62,16 @@ class Reconstruct(nn.Module):
         self.filters, self.solver, self.strength, self.nonnegative = filters, solver, strength, nonnegative
 
     def forward(self, value: Tensor, atoms: Tensor | None = None) -> Tensor:
+        problem = self.pose(value, atoms)
+        return self.filters.basis.inverse(problem.operator.synthesize(self.solver.solve(problem)))
+
+    def pose(self, value: Tensor, atoms: Tensor | None = None) -> SparseCoding:
+        """The problem in the basis."""
         basis, operator = self.filters.basis, self.filters()
         if atoms is not None:
             # P^T P is that of the atoms on the grid, so that what is known of its entries still holds.
             operator = Joint(operator, Dense(basis.transform(atoms), nonnegative=self.nonnegative))
-        code = self.solver.solve(SparseCoding(operator, basis.transform(value), _L1(self.strength)))
-        return basis.inverse(operator.synthesize(code))
+        return SparseCoding(operator, basis.transform(value), _L1(self.strength))
 
     def extra_repr(self) -> str:
         return f"strength={self.strength}, nonnegative={self.nonnegative}"
@@ -102,9 +122,14 @@ def _can_fold(layer: nn.Module) -> bool:
         and type(layer.dictionary) in (Static, StaticDynamic)
         and layer.reader is None
         and layer.threshold is soft
-        and not (isinstance(layer.solver, ProximalGradient) and layer.solver.step_size == "row_sum")
+        and not _takes_row_sums(layer.solver)
         and layer.solver.tolerance is None
     )
+
+
+def _takes_row_sums(solver: Solver) -> bool:
+    rule = getattr(solver, "step", None)
+    return isinstance(rule.rule if isinstance(rule, Learned) else rule, RowSum)
 
 
 def _static(layer: Reconstruction) -> Static:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from ..sparse import SOLVERS, Operator, Solver, SparseCoding, reconstruct, soft, solver_from
+from ..sparse import Operator, Solver, SparseCoding, reconstruct, soft, solver_from, solver_names
 from ..sparse.precision import outside_autocast
 from ..sparse.problem import check_strength
 from .base import Attention
@@ -25,7 +25,7 @@ class Reconstruction(Attention):
         dim: width of the tokens.
         heads: number of heads; each has its own dictionary.
         dictionary: (tokens, grid) -> Operator on signals (batch, heads, N, dim / heads).
-        solver: how the problem is solved, and by its class how it is differentiated; also a name of SOLVERS.
+        solver: how the problem is solved, and by its class how it is differentiated; also by its name.
         strength: the paper's lambda.
         bias: of the value projection.
         reader: (tokens, grid) -> Operator that reads the code out; the dictionary itself when None.
@@ -100,11 +100,11 @@ class Reconstruction(Attention):
 
 
 def as_solver(solver: Solver | str) -> Solver:
-    """A solver, also by its name in SOLVERS."""
+    """A solver, also by its name: see `solver_names`."""
     if isinstance(solver, str):
         return solver_from({"name": solver})
     if not isinstance(solver, Solver):
         raise ValueError(
-            f"solver must be an object such as FISTA(steps=3), or one of {', '.join(SOLVERS)}, got {solver}"
+            f"solver must be an object such as FISTA(steps=3), or one of {', '.join(solver_names())}, got {solver}"
         )
     return solver

@@ -59,12 +59,12 @@ def look(model: nn.Module, pixels: Tensor) -> Views:
     return Views({name: layer.sparsity.item() for name, layer in layers.items()}, energy, steps)
 
 
-def _find_grid(name: str, layer: Attention, output: Tensor, told: Grid | None) -> Grid:
+def _find_grid(name: str, layer: Attention, output: Tensor, given: Grid | None) -> Grid:
     """The grid of the patches among the tokens of a layer: by their shape, as it was told, or by their number."""
     if output.ndim == 4:
         return tuple(output.shape[1:3])
-    if told is not None:
-        return tuple(told)
+    if given is not None:
+        return tuple(given)
     built_for, prefix = layer.place or Place(None, 0)
     if prefix is None:
         raise ValueError(f"{name} is not told how many tokens come before the patches, so that it cannot be drawn")

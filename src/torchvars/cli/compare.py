@@ -1,7 +1,7 @@
-"""Puts results of `torchvars evaluate` side by side, with the paper's rows where a model is one of them.
+"""Compares results of `torchvars evaluate` side by side, with the paper's figures where a model is one of its rows.
 
-For two models it prints whether the differences on the same pictures are more than chance. Weights that ship bring
-their results with them. Results of torchvars generalize are put side by side in the same way, by domain.
+For two models it also prints the paired differences on the same pictures, with intervals and p-values. Shipped weights
+contain their results. Results of `torchvars generalize` are compared in the same way, by domain.
 """
 
 import argparse
@@ -16,17 +16,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "results",
         nargs="+",
         type=expanduser,
-        help="files written by torchvars evaluate, or names of torchvars list weights; or results.json of several "
-        "torchvars generalize",
+        help="files of torchvars evaluate, or names of torchvars list weights; or several results.json of torchvars "
+        "generalize",
     )
     parser.add_argument(
         "--baseline",
         type=int,
         default=1,
         metavar="N",
-        help="errors under corruption relative to the N-th of them (default: 1)",
+        help="index of the results, from 1, whose corruption errors are the baseline of relative errors (default: 1)",
     )
-    parser.add_argument("--figures", type=path_of, metavar="FOLDER", help="draw heat maps and curves into it")
+    parser.add_argument("--figures", type=path_of, metavar="FOLDER", help="folder to draw heat maps and curves into")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -1,7 +1,5 @@
 """The gradient at the optimum, by the implicit function theorem."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -11,10 +9,10 @@ from .operators import Operator
 from .penalty import Shrinkage
 from .precision import precisely
 from .problem import SparseCoding
-from .solvers import Solver
+from .solvers import Around, Solver
 
 
-class Equilibrium(Solver):
+class Equilibrium(Around):
     """The same answer as the solver it is given, differentiated at the optimum instead of through the steps.
 
     On the support S of the optimal code, P_S^T (P_S u_S - x) + strength sign(u_S) = 0. Differentiating this gives
@@ -32,12 +30,8 @@ class Equilibrium(Solver):
     iterations = setting("iterations", whole)
 
     def __init__(self, solver: Solver, iterations: int = 100):
-        torch.nn.Module.__init__(self)
-        self.solver = solver
+        super().__init__(solver)
         self.iterations = iterations
-
-    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        return self.solver.iterates(problem)
 
     def solve(self, problem: SparseCoding) -> Tensor:
         if isinstance(problem.penalty, Shrinkage):
@@ -49,35 +43,6 @@ class Equilibrium(Solver):
         # Zero on the support, at the optimum; here it carries the graph of the operator, the signal and the strength.
         condition = problem.gradient(code) + problem.penalty.slope(code)
         return _AtOptimum.apply(condition, code, problem.operator, self.iterations)
-
-    @property
-    def steps(self) -> int:
-        return self.solver.steps
-
-    @steps.setter
-    def steps(self, steps: int) -> None:
-        self.solver.steps = steps
-
-    @property
-    def start(self) -> str:
-        return self.solver.start
-
-    @start.setter
-    def start(self, start: str) -> None:
-        self.solver.start = start
-
-    @property
-    def tolerance(self) -> float | None:
-        return self.solver.tolerance
-
-    @tolerance.setter
-    def tolerance(self, tolerance: float | None) -> None:
-        self.solver.tolerance = tolerance
-
-    def __setattr__(self, name: str, value) -> None:
-        if name == "solver" and not isinstance(value, Solver):
-            raise ValueError(f"Equilibrium is of a solver: pass an object such as FISTA(steps=100), got {value!r}")
-        super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
         return f"iterations={self.iterations}"

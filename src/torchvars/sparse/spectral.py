@@ -17,8 +17,9 @@ product has kr and kc negative.
 import torch
 from torch import Tensor, nn
 
+from .bounds import rounded_up
 from .fourier import coefficients, real_waves
-from .operators import Operator, check_filters, rounded_up
+from .operators import Operator, check_filters
 
 
 class Basis(nn.Module):
@@ -121,6 +122,25 @@ class SpectralConvolution(Operator):
 
     def find_bound(self) -> Tensor:
         return self._bound
+
+
+class Rotated(Operator):
+    """T^-1 P' of an operator P' in the basis: it takes and gives signals on the grid."""
+
+    def __init__(self, operator: Operator, basis: Basis):
+        self.operator, self.basis, self.size = operator, basis, operator.size
+
+    def analyze(self, signal: Tensor) -> Tensor:
+        return self.operator.analyze(self.basis.transform(signal))
+
+    def synthesize(self, code: Tensor) -> Tensor:
+        return self.basis.inverse(self.operator.synthesize(code))
+
+    def gram(self, code: Tensor) -> Tensor:
+        return self.operator.gram(code)
+
+    def find_bound(self) -> Tensor:
+        return self.operator.lipschitz()
 
 
 class FixedFilters(nn.Module):

@@ -6,38 +6,13 @@
 // is taken in space. All that belongs to one block of channels of one image stays in the cache from the first step to
 // the last, and the backward pass computes it again instead of reading it. docs/performance.md derives the gradient.
 #pragma once
-#include "products.h"
+#include "bounds.h"
 #include "task.h"
 #include "torus.h"
 
 namespace {
 
-// Memory handed out piece by piece; of none it counts how much that would be.
-class Room {
-  char *base;
-
- public:
-  int64_t used = 0;
-
-  explicit Room(void *memory) : base((char *)memory) {}
-
-  template <class U> U *take(int64_t count) {
-    U *piece = base ? (U *)(base + used) : nullptr;
-    used += (count * (int64_t)sizeof(U) + 63) / 64 * 64;
-    return piece;
-  }
-};
-
-template <class T> INLINE Vector<T> all(T value) { return value - Vector<T>{}; }
-
-// S(a, t): what is not a number stays so.
-template <class T> INLINE Vector<T> soft(Vector<T> a, Vector<T> t) {
-  Vector<T> kept = a > t ? t : a;
-  kept = kept < -t ? -t : kept;
-  return a - kept;
-}
-
-template <class T> class Ista {
+template <class T> class FilterIsta {
   typedef Vector<T> V;
   typedef Complex<T> C;
   typedef typename Lanes<T>::M Mask;
@@ -58,7 +33,7 @@ template <class T> class Ista {
     V *of_power;
   };
 
-  const Task &task;
+  const Filters &task;
   Torus<T> torus;
   int64_t size, positions, width;  // of a spectrum, of the grid, blocks of a head
   bool backward, dense, thresholded;
@@ -68,10 +43,15 @@ template <class T> class Ista {
   V *dense_signal, *dense_map, *dense_causes, *dense_codes, *dense_gradient, *of_dense_code, *turned_code;
   V *of_atoms;
   int64_t atom_vectors;
+  // For the bound on the eigenvalues.
+  static constexpr int64_t some = 128;  // positions at a time
+  C *spectrum;
+  V *energy, *gram, *rows, *share;
+  T *direction;
 
  public:
   // Lays itself out in the room; without memory only its need is counted.
-  Ista(const Task &given, Room &room) : task(given) {
+  FilterIsta(const Filters &given, Room &room) : task(given) {
     torus.height = task.height, torus.width = task.width;
     dense = task.atoms > 0, backward = task.upstream != nullptr, thresholded = task.start == THRESHOLDED;
     T *table = room.take<T>(Torus<T>::table_size(task.height, task.width) + 8);
@@ -84,7 +64,7 @@ template <class T> class Ista {
     scratch = room.take<C>(torus.room_size());
     column = room.take<C>(torus.stride);
     blocks = room.take<Block>(width);
-    const int64_t kept = task.power ? 0 : backward ? task.steps : 1;
+    const int64_t kept = task.power || task.eigenvalue ? 0 : backward ? task.steps : 1;
     const int64_t pairs = (task.height + 1) / 2 * task.width;
     for (int64_t index = 0; index < width; index++) {
       Block block = {};
@@ -103,7 +83,11 @@ template <class T> class Ista {
       if (blocks) blocks[index] = block;
     }
     atom_vectors = (task.atoms + lanes - 1) / lanes;
-    if (dense) {
+    if (task.eigenvalue) {
+      spectrum = room.take<C>(size), energy = room.take<V>(size), direction = room.take<T>(2 * positions);
+      gram = room.take<V>(2 * task.atoms * atom_vectors), rows = room.take<V>(some * atom_vectors);
+      share = room.take<V>(2 * atom_vectors);
+    } else if (dense) {
       dense_signal = room.take<V>(positions * width), dense_map = room.take<V>(positions * width);
       dense_causes = room.take<V>(kept * positions * width);
       dense_codes = room.take<V>((backward ? kept + 1 : kept) * task.atoms * width);
@@ -115,15 +99,20 @@ template <class T> class Ista {
   }
 
   // Heads where there are atoms, which belong to a head; else blocks of channels. Each is cut into chunks of images.
-  static int64_t groups(const Task &task) {
-    return task.atoms ? task.heads : (task.heads * task.channels + lanes - 1) / lanes;
+  static int64_t groups(const Filters &task) {
+    return task.atoms ? task.heads : vectors_of<T>(task.heads * task.channels);
   }
+  static int64_t items(const Filters &task) { return groups(task) * task.chunks; }
 
   void run(int64_t item) {
     const int64_t group = item / task.chunks, chunk = item % task.chunks;
     const int64_t first = task.batch * chunk / task.chunks, end = task.batch * (chunk + 1) / task.chunks;
     enter_filters(group);
     for (int64_t image = first; image < end; image++) {
+      if (task.eigenvalue) {
+        leave_eigenvalue(image, group);
+        continue;
+      }
       forward(image, group);
       if (backward) differentiate(image, group);
     }
@@ -223,26 +212,85 @@ template <class T> class Ista {
     }
   }
 
+  // Bounds on the eigenvalues of the union of filters and atoms: see Joint.find_bound. `direction` is the signal that
+  // the atoms share most, and after it what P P^T makes of it.
+  void leave_eigenvalue(int64_t image, int64_t head) {
+    const T *atoms = this->atoms(image, head);
+    const int64_t square = task.atoms * atom_vectors;
+    memset(gram, 0, sizeof(V) * square);
+    for (int64_t first = 0; first < positions; first += some) {
+      const int64_t count = positions - first < some ? positions - first : some;
+      for (int64_t n = 0; n < count; n++)
+        load_row(atoms + (first + n) * task.atoms, task.atoms, rows + n * atom_vectors);
+      multiply_transposed<T, true>(atoms + first * task.atoms, task.atoms, count, rows, gram, atom_vectors);
+    }
+    const T dense_bound = perron_eigenvalue<T>(gram, task.atoms, share, share + atom_vectors);
+    T *image_of = direction + positions;
+    const T norm = root(synthesize(atoms, share, direction));
+    for (int64_t n = 0; n < positions; n++) direction[n] /= norm > T(1e-12) ? norm : T(1e-12);
+    memset(share, 0, sizeof(V) * atom_vectors);
+    for (int64_t n = 0; n < positions; n++)
+      for (int64_t i = 0; i < atom_vectors; i++)
+        share[i] += load<T>(atoms + n * task.atoms + i * lanes, task.atoms - i * lanes) * direction[n];
+    V sum = {};
+    for (int64_t i = 0; i < atom_vectors; i++) sum += share[i] * share[i];
+    const T dense_mean = total<T>(sum);
+    synthesize(atoms, share, image_of);
+    T dense_square = 0;
+    for (int64_t n = 0; n < positions; n++) {
+      const T apart = image_of[n] - dense_mean * direction[n];
+      dense_square += apart * apart;
+    }
+    for (int64_t m = 0; m < task.atoms; m++)  // what is left without the direction
+      for (int64_t i = 0; i < atom_vectors; i++) gram[m * atom_vectors + i] -= share[i] * ((const T *)share)[m];
+    const T rest = largest_eigenvalue<T>(gram, gram + square, task.atoms, 1.0);
+    torus.transform(spectrum, scratch, [&](int64_t row, C *pair) {
+      for (int64_t x = 0; x < task.width; x++) {
+        const T *at = direction + row * task.width + x;
+        pair[x] = {all(at[0]), row + 1 < task.height ? all(at[task.width]) : V{}};
+      }
+    });
+    for (int64_t k = 0; k < torus.half; k++)
+      for (int64_t i = k * torus.stride; i < k * torus.stride + torus.height; i++) {
+        const C x = spectrum[i];
+        energy[i] = (x.re * x.re + x.im * x.im) * (T(positions) * (k == 0 || 2 * k == task.width ? T(1) : T(2)));
+      }
+    for (int64_t index = 0; index < width; index++) {
+      const Block &block = blocks[index];
+      V mean = {}, variance = {}, most = {};
+      each_frequency([&](int64_t i) { mean += energy[i] * block.power[i], most = larger<T>(block.power[i], most); });
+      each_frequency([&](int64_t i) {
+        const V apart = block.power[i] - mean;
+        variance += energy[i] * apart * apart;
+      });
+      V bound;
+      for (int64_t lane = 0; lane < lanes; lane++) {
+        const T first = rounded_up<T>(most[lane], positions), d = rest + first, a = dense_mean + mean[lane];
+        const T b = root(dense_square) + root(variance[lane]);
+        const T split = (a + d) / 2 + root((a - d) / 2 * ((a - d) / 2) + b * b);
+        const T tight = rounded_up<T>(split, task.filters * positions + task.atoms), sum = first + dense_bound;
+        bound[lane] = sum < tight ? sum : tight;
+      }
+      store<T>((T *)task.eigenvalue + image * task.heads * task.channels + block.channel, bound, block.count);
+    }
+  }
+
+  // P u for one code, and the square of its length.
+  T synthesize(const T *atoms, const V *code, T *to) const {
+    T square = 0;
+    for (int64_t n = 0; n < positions; n++) {
+      V sum = {};
+      for (int64_t i = 0; i < atom_vectors; i++)
+        sum += load<T>(atoms + n * task.atoms + i * lanes, task.atoms - i * lanes) * code[i];
+      to[n] = total<T>(sum), square += to[n] * to[n];
+    }
+    return square;
+  }
+
   // Signals (batch, H W, heads channels)
 
   INLINE int64_t position(const Block &block, int64_t image, int64_t n) const {
     return (image * positions + n) * task.heads * task.channels + block.channel;
-  }
-
-  INLINE V load(const T *from, int64_t count) const {
-    V x = {};
-    if (count == lanes)
-      memcpy(&x, from, sizeof(V));
-    else
-      for (int64_t lane = 0; lane < count; lane++) x[lane] = from[lane];
-    return x;
-  }
-
-  INLINE void store(T *to, V x, int64_t count) const {
-    if (count == lanes)
-      memcpy(to, &x, sizeof(V));
-    else
-      for (int64_t lane = 0; lane < count; lane++) to[lane] = x[lane];
   }
 
   INLINE void load_rows(const void *from, const Block &block, int64_t image, int64_t row, C *pair) const {
@@ -250,8 +298,8 @@ template <class T> class Ista {
     const int64_t channels = task.heads * task.channels;
     const bool second = row + 1 < task.height;
     for (int64_t x = 0; x < task.width; x++)
-      pair[x] = {load(at + x * channels, block.count),
-                 second ? load(at + (x + task.width) * channels, block.count) : V{}};
+      pair[x] = {load<T>(at + x * channels, block.count),
+                 second ? load<T>(at + (x + task.width) * channels, block.count) : V{}};
   }
 
   template <class Change>
@@ -467,10 +515,7 @@ template <class T> class Ista {
 
   // Adds to the gradient of the atoms: sign g v^T for maps g and codes v.
   void gather(const V *map, const V *code) {
-    const T *numbers = (const T *)code;
-    T *turned = (T *)turned_code;
-    for (int64_t c = 0; c < width * lanes; c++)
-      for (int64_t m = 0; m < task.atoms; m++) turned[c * atom_vectors * lanes + m] = numbers[m * width * lanes + c];
+    transpose<T>(code, task.atoms, width * lanes, width, turned_code);
     multiply<T, true>((const T *)map, positions, width * lanes, turned_code, of_atoms, atom_vectors);
   }
 
@@ -618,23 +663,4 @@ template <class T> class Ista {
   }
 };
 
-template <class T> int64_t room_of(const Task &task) {
-  Room room(nullptr);
-  Ista<T> run(task, room);
-  return room.used;
-}
-
-template <class T> void work_on(const Task &task, void *memory, int64_t (*next)(void *), void *queue) {
-  Room room(memory);
-  Ista<T> run(task, room);
-  const int64_t items = Ista<T>::groups(task) * task.chunks;
-  for (int64_t item; (item = next(queue)) < items;) run.run(item);
-}
-
 }  // namespace
-
-int64_t ENTRY(groups)(const Task &task) { return task.precise ? Ista<double>::groups(task) : Ista<float>::groups(task); }
-int64_t ENTRY(room)(const Task &task) { return task.precise ? room_of<double>(task) : room_of<float>(task); }
-void ENTRY(work)(const Task &task, void *memory, int64_t (*next)(void *), void *queue) {
-  task.precise ? work_on<double>(task, memory, next, queue) : work_on<float>(task, memory, next, queue);
-}

@@ -57,7 +57,7 @@ def original(tmp_path_factory) -> Path:
 
 
 def arguments(original: Path, data: Path, output: Path, *more: str) -> list[str]:
-    words = f"generalize {original} --data {data} --output {output} --workers 0 --corrupted-images 2"
+    words = f"generalize {original} --data {data} --output {output} --workers 0 --corrupted-pictures 2"
     return [*words.split(), "--set", *RECIPE, *more]
 
 

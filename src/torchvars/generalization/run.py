@@ -1,13 +1,13 @@
-"""Leaves out one domain after the other: trains, chooses, evaluates, and keeps what came of it.
+"""Leave one domain out: training, model selection, evaluation and results for each target domain and seed.
 
-    generalize.json          what was asked for
-    results.json             all scores, and the answer for each picture of the targets
-    accuracy.png             drawn from it
-    features.safetensors     of the model as it came, for the linear probes
-    runs/<target>/seed_0/    an ordinary training run; results/ has its evaluations, scores.json what was made of them
+    generalize.json          the plan
+    results.json             all scores, and which pictures of the targets were recognised
+    accuracy.png             a figure of the scores
+    features.safetensors     features of all pictures by the original model, for the linear probes
+    runs/<target>/seed_0/    an ordinary training run, with its evaluations in results/ and its scores in scores.json
     runs/<target>/probe/     weights of the linear probe, and its scores.json
 
-A run whose scores.json is there is done; any other goes on from its last checkpoint and its last condition.
+A run with scores.json is complete; any other resumes from its last checkpoint and its last evaluated condition.
 """
 
 import signal
@@ -69,13 +69,13 @@ BATCH = 64  # pictures at a time, of evaluations
 
 
 def generalize(plan: Plan) -> Generalization | signal.Signals:
-    """Does what is asked for, or what is left of it.
+    """Runs a plan, or what is left of it.
 
     Returns:
-        what came of it; or the signal that stopped it before, after a checkpoint.
+        the results; or the signal that stopped it before its end, after a checkpoint.
 
     Raises:
-        ValueError: something is wrong with the pictures, the model or the settings; said before anything is trained.
+        ValueError: the pictures, the model or the settings do not fit; raised before anything is trained.
     """
     join_restarted()
     AcceleratorState._reset_state()
@@ -103,7 +103,7 @@ def generalize(plan: Plan) -> Generalization | signal.Signals:
 
 @dataclass(frozen=True)
 class Work:
-    """A plan, and the processes that carry it out."""
+    """A plan with its pictures and model, and the processes that run it."""
 
     plan: Plan
     accelerator: Accelerator
@@ -154,7 +154,7 @@ class Work:
         return leave_out(self.source, target, split, self.plan.held_out_share, self.lists)
 
     def with_head(self) -> Classifier:
-        """The model that is begun with, for pictures of the size and with a new head for the classes."""
+        """The original model for pictures of the size, with a new head for the classes."""
         architecture = self.found.architecture
         fixed = not architecture.startswith("timm:") or takes_size(architecture)
         size = {"img_size": self.size} if fixed and self.size != own_size(self.original.model) else {}
@@ -166,7 +166,7 @@ class Work:
     # Before the first run
 
     def check(self) -> None:
-        """A ValueError, before anything is trained or written, if something cannot be done as it is asked for."""
+        """A ValueError if pictures, model or settings do not fit; before anything is trained or written."""
         plan = self.plan
         _ = self.domains
         if (plan.output / RESULTS).exists():
@@ -192,7 +192,7 @@ class Work:
             Order(len(self.part(target, "train")), recipe.batch // world, 0, recipe.repeats, 0, world)
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers should know of the pictures."""
+        """Remarks on the pictures that belong to the numbers."""
         said = []
         held_out = f"{100 * self.plan.held_out_share:.0f} % of the pictures of the sources, drawn by their names"
         if self.lists is not None:
@@ -205,7 +205,7 @@ class Work:
     # The runs
 
     def go(self) -> signal.Signals | None:
-        """Does what is not done. Returns the signal that stopped it, if one did."""
+        """Runs what is not complete. Returns the signal that stopped it, if one did."""
         plan, first = self.plan, self.accelerator.is_main_process
         runs = [(target, "probe") for target in self.targets if "probe" in plan.methods]
         runs += [(target, seed) for seed in plan.seeds for target in self.targets if "tune" in plan.methods]
@@ -232,7 +232,7 @@ class Work:
         return None
 
     def results(self) -> Generalization:
-        """Of all runs in the folder that are done."""
+        """The results of all complete runs in the folder."""
         kinds = ["probe", *sorted(read_plan(self.plan.output).seeds)]
         files = [self.plan.folder(target, kind) / SCORES for kind in kinds for target in self.domains]
         names = {domain: [] for domain in self.domains}
@@ -254,7 +254,7 @@ class Work:
         return Generalization(model, asked, self.domains, pictures, read_parts(files), self.notes(), here)
 
     def tuned(self, target: str, seed: int, bar: Bar | None) -> Part | signal.Signals:
-        """What comes of fine-tuning with a domain left out."""
+        """Fine-tunes and evaluates with a domain left out."""
         recipe, settings = self.recipe(target, seed), self.plan.settings(target, seed)
         run = settings.output
         if not (run / "weights" / stored.CONFIG).exists():
@@ -291,7 +291,7 @@ class Work:
         return Part(target, seed, tuple(scores), right)
 
     def probed(self, target: str) -> Part:
-        """What comes of a linear probe with a domain left out."""
+        """Fits and evaluates a linear probe with a domain left out."""
         classifier = self.with_head()
         features, unread = self.features(classifier)
         place = {identity: number for number, identity in enumerate(self.source.identities)}

@@ -98,9 +98,7 @@ def fold(model: nn.Module, *inputs: Tensor) -> nn.Module:
     """
     layers = {name: layer for name, layer in model.named_modules() if _can_fold(layer)}
     grids: dict[str, set[Grid]] = {name: set() for name in layers}
-    hooks = [
-        _static(layer).register_forward_hook(partial(_note_grid, grids[name])) for name, layer in layers.items()
-    ]
+    hooks = [_static(layer).register_forward_hook(partial(_note_grid, grids[name])) for name, layer in layers.items()]
     try:
         model(*inputs)
     finally:

@@ -31,9 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["implicit", "energy"],
         const="implicit",
         metavar="KIND",
-        help="further outputs: attention maps of every layer after each recurrent step, and the share of the code that "
-        "is zero; the further input query is the (row, column) of a pixel, or (-1, -1) for the mean over all positions. "
-        "Kinds: implicit, energy (default: implicit)",
+        help="kind of attention maps, implicit or energy (default: implicit), of every layer after each recurrent step, "
+        "to be returned together with the share of the code that is zero. The file then has a second input, query: the "
+        "(row, column) of a pixel, or (-1, -1) for the mean over all positions",
     )
     parser.add_argument("--half", action="store_true", help="store large weights in half precision: half the size")
     weights = parser.add_mutually_exclusive_group()

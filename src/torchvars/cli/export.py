@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["implicit", "energy"],
         const="implicit",
         metavar="KIND",
-        help="kind of attention maps, implicit or energy (default: implicit), of every layer after each recurrent step, "
+        help="kind of maps, implicit or energy (default: implicit), of every layer after each recurrent step, "
         "to be returned together with the share of the code that is zero. The file then has a second input, query: the "
         "(row, column) of a pixel, or (-1, -1) for the mean over all positions",
     )

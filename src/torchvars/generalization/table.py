@@ -137,7 +137,7 @@ def short_spread(spread: Spread | None) -> str:
 
 
 def paper_of(result: Generalization) -> tuple[dict | None, str | None]:
-    """The row of the paper with the attention of a model, else its baseline; None without fine-tuning on its domains."""
+    """The row of the paper for an attention, else its baseline; None for other domains or without fine-tuning."""
     if not set(result.domains) <= set(PACS["performer"]) or CHOSEN not in result.weights:
         return None, None
     attention = next((name for name in PACS if result.model["architecture"].endswith(f"_{name}")), None)

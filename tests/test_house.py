@@ -15,7 +15,19 @@ from torchvars.sparse import SOLVERS
 
 SOURCE = Path(torchvars.__file__).parent
 # Each room imports only from rooms before it.
-ROOMS = ["sparse", "attention", "models", "maps", "data", "scoring", "training", "evaluation", "figures", "explorer", "cli"]
+ROOMS = [
+    "sparse",
+    "attention",
+    "models",
+    "maps",
+    "data",
+    "scoring",
+    "training",
+    "evaluation",
+    "figures",
+    "explorer",
+    "cli",
+]
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))

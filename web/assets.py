@@ -1,6 +1,6 @@
 """Writes what the page is given by the Python package: models, strengths of corruptions, licences. `make web` calls it.
 
-    python web/assets.py
+python web/assets.py
 """
 
 import json
@@ -35,7 +35,9 @@ def write_licences() -> None:
     parts = {path.name: path.locate() for path in files("onnxruntime") if path.parent.name == "onnxruntime"}
     texts = [Path(parts[name]).read_text(errors="replace") for name in ("LICENSE", "ThirdPartyNotices.txt")]
     text = "\n\n".join(["The page runs models by ONNX Runtime Web.", *texts])
-    (HERE / "public" / "licences.txt").write_text(re.sub(r"[ \t]+$", "", text.replace("\r\n", "\n"), flags=re.MULTILINE))
+    (HERE / "public" / "licences.txt").write_text(
+        re.sub(r"[ \t]+$", "", text.replace("\r\n", "\n"), flags=re.MULTILINE)
+    )
 
 
 def write_models() -> None:

@@ -105,7 +105,9 @@ def test_every_step_size_and_strength(options):
     check(classifier, pictures(CHANNELS, *GRID), "implicit")
 
 
-@pytest.mark.parametrize("solver", [FISTA(2), SpaRSA(2), Equilibrium(FISTA(20))], ids=lambda solver: type(solver).__name__)
+@pytest.mark.parametrize(
+    "solver", [FISTA(2), SpaRSA(2), Equilibrium(FISTA(20))], ids=lambda solver: type(solver).__name__
+)
 def test_solvers_without_a_written_derivative_are_refused(solver):
     with pytest.raises(ValueError, match="has no implicit map in a forward pass"):
         WithMaps(build("vars_d", solver=solver), pictures(CHANNELS, *GRID))

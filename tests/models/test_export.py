@@ -325,4 +325,3 @@ def test_maps_and_half_precision_are_of_onnx_alone(tmp_path, capsys):
     with pytest.raises(ValueError, match="are for the format onnx, got 'pt2'"):
         export(build("rvt_micro", "softmax"), tmp_path / "x", "pt2", extend=WithMaps)
     assert not list(tmp_path.iterdir())
-

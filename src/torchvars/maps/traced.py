@@ -29,8 +29,8 @@ class WithMaps(nn.Module):
         pixels (batch, channels, height, width), query (2,) -> logits, maps, sparsity
 
     Maps are (batch, layers, steps + 1, H, W), of each layer after each of its recurrent steps, the start first, so that
-    the last is that of the whole layer; a layer that takes fewer steps than others repeats its last one. The query is the
-    (row, column) of a pixel, or (-1, -1) for the mean over all positions; "energy" has none. Of models that solve,
+    the last is that of the whole layer; a layer that takes fewer steps than others repeats its last one. The query is
+    the (row, column) of a pixel, or (-1, -1) for the mean over all positions; "energy" has none. Of models that solve,
     `sparsity` (batch, layers, steps + 1) is the share of the code that is zero. Heads are averaged as `attention_maps`
     does.
 
@@ -54,7 +54,11 @@ class WithMaps(nn.Module):
         self.layers = {}
         for name in seen.names:  # those of the same tokens as the last one
             run = seen.runs.get(name)
-            if run is not None and not isinstance(run, ValueError) and (run.grid, run.prefix) == (self.grid, self.prefix):
+            if (
+                run is not None
+                and not isinstance(run, ValueError)
+                and (run.grid, run.prefix) == (self.grid, self.prefix)
+            ):
                 mixing = seen.mixing(name)
                 check(mixing, kind, name)
                 self.layers[name] = mixing.steps

@@ -25,8 +25,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["implicit", "energy"],
         const="implicit",
         metavar="KIND",
-        help="further outputs: attention maps of each layer after each recurrent step, and the share of the code that is "
-        "zero; the further input query is the (row, column) of a pixel, or (-1, -1) for the mean over all positions; "
+        help="further outputs: attention maps of each layer after each recurrent step, and the share of the code that "
+        "is zero; the further input query is the (row, column) of a pixel, or (-1, -1) for the mean over positions; "
         "implicit (the default) or energy",
     )
     parser.add_argument("--half", action="store_true", help="store large weights in half precision: half the size")

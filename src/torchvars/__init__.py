@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
-    from . import attention, data, evaluation, figures, maps, models, scoring, sparse, training
+    from . import attention, data, evaluation, figures, generalization, maps, models, scoring, sparse
     from .attention import inspect
     from .evaluation import evaluate
     from .maps import attention_maps
@@ -22,7 +22,7 @@ _DEFINED_IN = {
     "inspect": "attention",
     **dict.fromkeys(["Classifier", "convert", "create", "load_released", "match", "restore", "set_share"], "models"),
 }
-_SUBPACKAGES = ("attention", "data", "evaluation", "figures", "maps", "models", "scoring", "sparse", "training")
+_SUBPACKAGES = ("attention", "data", "evaluation", "figures", "generalization", "maps", "models", "scoring", "sparse")
 
 __all__ = [
     "Classifier",
@@ -34,6 +34,7 @@ __all__ = [
     "evaluate",
     "evaluation",
     "figures",
+    "generalization",
     "inspect",
     "load_released",
     "maps",
@@ -43,7 +44,6 @@ __all__ = [
     "scoring",
     "set_share",
     "sparse",
-    "training",
 ]
 
 

@@ -225,7 +225,7 @@ def test_pictures_and_places_that_cannot_be_are_told(stored, photograph, tmp_pat
             main(command)
         assert error in capsys.readouterr().err
     plain = Subject("plain", torchvars.Classifier(resnet), 64, None, "")
-    with pytest.raises(ValueError, match="no attention in this Classifier, made of"):
+    with pytest.raises(ValueError, match=r"plain: no attention in this Classifier, made of .*ResNet"):
         maps.compare([plain], Image.open(photograph), Asking())
 
 

@@ -57,7 +57,7 @@ def original(tmp_path_factory) -> Path:
 
 
 def arguments(original: Path, data: Path, output: Path, *more: str) -> list[str]:
-    words = f"generalize {original} --data {data} --output {output} --workers 0 --corrupted-images 2"
+    words = f"generalize {original} --data {data} --output {output} --workers 0 --corrupted-pictures 2"
     return [*words.split(), "--set", *RECIPE, *more]
 
 
@@ -339,6 +339,7 @@ def spoil(folder: Path, what: str) -> None:
         ("", ["--set", "rate=1"], "a change of the recipe is FIELD=VALUE, .*: got 'rate=1'"),
         ("", ["--set", "seed=1"], "got 'seed=1', and seed has an option of its own"),
         ("", ["--set", "batch=64"], "do not fill one batch of 64"),
+        ("", ["--img-size", "9"], "img_size 9 x 9 is not a multiple of 8"),
         ("", ["--split-lists", "."], "no list .*photo_train_kfold.txt"),
     ],
 )

@@ -37,20 +37,28 @@ template <class T> static bool check(Filters task) {
   for (T &atom : atoms) atom += T(1);
   std::vector<T> bound(task.bounds * channels, T(positions)), result(signal.size()), of_signal(signal.size());
   std::vector<T> of_bank(task.chunks * bank.size()), of_atoms(atoms.size());
+  const int64_t codes = task.batch * (task.filters * positions + task.atoms) * channels;
+  auto target = numbers<T>(codes);
+  std::vector<T> solution(codes);
+  std::vector<uint8_t> support(codes);
+  for (uint8_t &each : support) each = rand() % 8 == 0;
   std::vector<T> power(channels * task.height * (task.width / 2 + 1)), eigenvalue(task.batch * channels);
   task.signal = signal.data(), task.bank = bank.data(), task.dictionary = atoms.data(), task.bound = bound.data();
   task.precise = sizeof(T) == 8;
-  for (int kind = 0; kind < 4; kind++) {  // forward, backward, the power of the filters, the bound
+  for (int kind = 0; kind < 5; kind++) {  // forward, backward, the power of the filters, the bound, a system
     Filters run = task;
+    run.kind = kind < 2 ? FILTERS : kind < 4 ? BOUND : SYSTEM;
     run.reconstruction = kind == 0 ? result.data() : nullptr;
     if (kind == 1)
       run.upstream = upstream.data(), run.of_signal = of_signal.data(), run.of_bank = of_bank.data(),
       run.of_dictionary = of_atoms.data();
     if (kind == 2) run.power = power.data(), run.batch = 0, run.steps = 0, run.atoms = 0, run.chunks = 1;
     if (kind == 3) run.eigenvalue = eigenvalue.data();
-    if (kind < 3 || task.atoms) work(&run);
+    if (kind == 4)
+      run.target = target.data(), run.support = support.data(), run.solution = solution.data(), run.iterations = 5;
+    if (kind != 3 || task.atoms) work(&run);
   }
-  return finite<T>({&result, &of_signal, &of_bank, &of_atoms, &power, &eigenvalue});
+  return finite<T>({&result, &of_signal, &of_bank, &of_atoms, &power, &eigenvalue, &solution});
 }
 
 template <class T> static bool check(Atoms task) {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -33,6 +33,7 @@ from torchvars.sparse import (
     plain,
     reconstruct,
 )
+from torchvars.sparse.equilibrium import solve_on_support
 from torchvars.sparse.native import library, operators
 from torchvars.sparse.solvers import STARTS
 
@@ -232,6 +233,7 @@ def calls() -> dict[str, tuple]:
     bound, size = torch.full((1, 6), 9.0).double(), (3, 4)
     run = 0.3, "analysis", 2
     constants = torch.full((2, 2, 1), 0.05).double()
+    support = torch.rand(2, 2 * 12 + atoms.shape[-1], 6) < 0.2
     found = operators.features(signal.detach(), directions.detach(), 1.0, True)
     return {
         "reconstruct": (signal, bank, None, bound, *size, *run),
@@ -245,6 +247,7 @@ def calls() -> dict[str, tuple]:
         "features of unit length": (signal, directions.detach(), 0.7, False),
         "filter_power": (bank.detach(), *size),
         "union_bound": (bank.detach(), atoms.detach(), *size),
+        "solve_on_support": (bank.detach(), atoms.detach(), bound, support, support.double(), *size, 20),
         "reconstruct_backward": (signal.detach(), signal.detach(), bank.detach(), None, bound, *size, *run),
         "features_backward": (torch.randn_like(found), signal.detach(), directions.detach(), found, 1.0, True),
         "reconstruct_dense_backward": tuple(
@@ -337,6 +340,40 @@ def test_the_bound_of_filters_beside_atoms(batch, grid, channels, atoms, spread,
     with plain():
         expected = union.find_bound()
     torch.testing.assert_close(found, expected, rtol=1e-4 if dtype == torch.float32 else 1e-10, atol=0)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=compiled) for kind in ("convolution", "joint")])
+@settings(max_examples=15)
+@given(
+    batch=st.integers(1, 3),
+    grid=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    channels=st.sampled_from([1, 7, 8, 19]),
+    share=st.sampled_from([0.0, 0.1, 0.3]),
+    dtype=st.sampled_from(list(PRECISION)),
+    seed=st.integers(0, 1000),
+)
+def test_systems_on_a_support(kind, batch, grid, channels, share, dtype, seed):
+    """Of fewer atoms than there are positions, so that there is one answer: that of dense linear algebra."""
+    generator = torch.Generator().manual_seed(seed)
+    positions = grid[0] * grid[1]
+    bank = torch.randn(2, channels, 2, *grid, generator=generator, dtype=dtype) / positions**0.5
+    atoms = torch.randn(batch, 2, positions, min(4, positions), generator=generator, dtype=dtype) / positions**0.5
+    found = Convolution(bank, grid)
+    found = found if kind == "convolution" else Joint(found, Dense(atoms))
+    most = max(1, round(share * positions))  # atoms in use, at most
+    rank = torch.rand(batch, 2, found.size, channels, generator=generator).argsort(-2)
+    support = (rank < most) & (torch.rand(1, generator=generator) > 0.1)
+    target = torch.randn(batch, 2, found.size, channels, generator=generator, dtype=dtype)
+    solution = solve_on_support(found, support, target, 400)
+    assert (solution[~support] == 0).all()
+    gram = found.gram(torch.eye(found.size, dtype=dtype)[:, None, None, :, None].expand(-1, batch, 2, -1, channels))
+    gram = gram.permute(1, 2, 4, 3, 0)  # (batch, heads, C, M, M)
+    both = support.mT.unsqueeze(-1) & support.mT.unsqueeze(-2)
+    system = torch.where(both, gram, torch.eye(found.size, dtype=dtype))
+    assume(torch.linalg.cond(system.double()).max() < 1e4)
+    expected = torch.linalg.solve(system, (target * support).mT.unsqueeze(-1)).squeeze(-1).mT
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-2
+    torch.testing.assert_close(solution, expected, rtol=tolerance, atol=tolerance * (1 + expected.abs().max().item()))
 
 
 @compiled

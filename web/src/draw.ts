@@ -50,12 +50,18 @@ export function colourOf(value: number): [number, number, number] {
   ) as [number, number, number];
 }
 
-/** A map over a picture in grey. Each map has the whole range of colours for itself. */
-export function drawMap(canvas: HTMLCanvasElement, image: ImageData, map: Float32Array, grid: [number, number], opacity: number): void {
+/** A map over a picture in grey, its colours from the value `least` to `most`. */
+export function drawMap(
+  canvas: HTMLCanvasElement,
+  image: ImageData,
+  map: Float32Array,
+  grid: [number, number],
+  [least, most]: [number, number],
+  opacity: number,
+): void {
   const context = canvas.getContext("2d")!;
   const [height, width] = grid;
-  const least = Math.min(...map);
-  const range = Math.max(...map) - least || 1;
+  const range = most - least || 1;
   const grey = new ImageData(image.width, image.height);
   for (let index = 0; index < image.data.length; index += 4) {
     const value = 0.299 * image.data[index]! + 0.587 * image.data[index + 1]! + 0.114 * image.data[index + 2]!;

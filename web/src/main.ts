@@ -21,6 +21,7 @@ const corruption = element<HTMLSelectElement>("corruption");
 const layer = element<HTMLInputElement>("layer");
 const step = element<HTMLInputElement>("step");
 const opacity = element<HTMLInputElement>("opacity");
+const shared = element<HTMLInputElement>("shared");
 const play = element<HTMLButtonElement>("play");
 const problem = element<HTMLDivElement>("problem");
 
@@ -85,6 +86,7 @@ async function update(): Promise<void> {
         if (state.models.includes(name)) showAnswer(model);
       }
     }
+    redraw();
     tellStatus();
     performance.mark("answered");
   } catch (error) {
@@ -104,8 +106,15 @@ function change(part: Partial<State>, asks = true): void {
   else {
     drawPicture();
     showControls();
-    for (const name of state.models) if (answers.has(name)) showAnswer(modelOf(name));
+    redraw();
   }
+}
+
+/** Draws what the models said once more: on one scale, each depends on all. */
+function redraw(): void {
+  for (const name of state.models) if (answers.has(name)) showAnswer(modelOf(name));
+  element("least").textContent = shared.checked ? "0" : "least";
+  element("most").textContent = shared.checked ? `${mostShown().toFixed(1)} × the mean` : "most";
 }
 
 async function show(sample: string): Promise<void> {
@@ -155,6 +164,7 @@ function tellStatus(): void {
     return `${model.label}: ${model.classes[best]}, ${percent(shares[best]!)}`;
   });
   element("status").textContent = `${told.join(". ")}.`;
+  element("status").classList.add("hidden"); // the cards say it to the eye
 }
 
 // Drawing
@@ -211,6 +221,16 @@ function mapOf(model: Model, answer: Answer): Float32Array {
   return answer.maps.subarray(start, start + height * width);
 }
 
+function meanOf(map: Float32Array): number {
+  return map.reduce((sum, value) => sum + value) / map.length;
+}
+
+/** The largest value of all maps that are shown, each in units of its mean. */
+function mostShown(): number {
+  const maps = state.models.filter((name) => answers.has(name)).map((name) => mapOf(modelOf(name), answers.get(name)!));
+  return Math.max(1, ...maps.map((map) => Math.max(...map) / (meanOf(map) || 1)));
+}
+
 function showAnswer(model: Model): void {
   const answer = answers.get(model.name)!;
   const shownOn = card(model);
@@ -218,13 +238,14 @@ function showAnswer(model: Model): void {
   const { layer, step, steps } = placeIn(model);
   const map = mapOf(model, answer);
   const grid = answer.shape.slice(2) as [number, number];
-  drawMap(canvas, madeOf(model.size[0]).image, map, grid, Number(opacity.value) / 100);
+  const mean = meanOf(map);
+  const range: [number, number] = shared.checked ? [0, mean * mostShown()] : [Math.min(...map), Math.max(...map)];
+  drawMap(canvas, madeOf(model.size[0]).image, map, grid, range, Number(opacity.value) / 100);
   const asked = state.query !== null && model.maps.kind === "implicit";
   if (asked) drawCell(canvas, grid, cellOf(grid));
   const strongest = map.indexOf(Math.max(...map));
   const place = `row ${Math.floor(strongest / grid[1]) + 1}, column ${(strongest % grid[1]) + 1}`;
   const when = steps === null ? "not recurrent" : step === 0 ? "before the first step" : `after step ${step} of ${steps}`;
-  const mean = map.reduce((sum, value) => sum + value) / map.length;
   const times = mean > 0 ? `, ${(map[strongest]! / mean).toFixed(1)} × the mean` : "";
   shownOn.querySelector(".position")!.textContent = `Layer ${layer + 1}, ${when}. Most at ${place}${times}.`;
   canvas.setAttribute(
@@ -260,7 +281,7 @@ function showControls(): void {
   corruption.value = state.corruption;
   severity.value = String(state.severity);
   severity.setAttribute("aria-valuetext", state.severity === 0 ? "0, as it is" : `${state.severity} of 5`);
-  element("severity-value").textContent = state.severity === 0 ? "0, as it is" : String(state.severity);
+  element("severity-value").textContent = `${state.severity} of 5`;
   element<HTMLButtonElement>("again").disabled = state.severity === 0;
   const layers = Math.max(...models.map((model) => Object.keys(model.maps.layers).length));
   layer.max = String(layers);
@@ -280,8 +301,8 @@ function showControls(): void {
   const kind = models[0]!.maps.kind;
   element("kind").textContent =
     kind === "implicit"
-      ? `Maps are of the kind "implicit", for all models: how much the output of the layer ${state.query ? "at the position asked about" : "(mean over all positions)"} depends on the value at each position. For softmax these are the attention weights; for VARS it is the exact derivative of the steps. Each map has the whole range of colours for itself.`
-      : `Maps are of the kind "energy", for all models: how much the layer passes on at each position. It has no position to ask about. Each map has the whole range of colours for itself.`;
+      ? `Maps are of the kind "implicit", for all models: how much the output of the layer ${state.query ? "at the position asked about" : "(mean over all positions)"} depends on the value at each position. For softmax these are the attention weights; for VARS it is the exact derivative of the steps.`
+      : `Maps are of the kind "energy", for all models: how much the layer passes on at each position. It has no position to ask about.`;
   showTool(kind);
 }
 
@@ -359,6 +380,7 @@ element("again").addEventListener("click", () => change({ seed: state.seed + 1 }
 layer.addEventListener("input", () => change({ layer: layer.value === layer.max ? 0 : Number(layer.value) }, false));
 step.addEventListener("input", () => change({ step: step.value === step.max ? -1 : Number(step.value) }, false));
 opacity.addEventListener("input", () => change({}, false));
+shared.addEventListener("change", () => change({}, false));
 play.addEventListener("click", () => {
   window.clearInterval(playing);
   const starts = play.getAttribute("aria-pressed") !== "true";

@@ -1,12 +1,12 @@
-"""Measures how a model does on a domain that it was not trained on: PACS, leave one domain out.
+"""Measures the accuracy of a model on a domain that was left out of training (PACS and the like).
 
     torchvars generalize rvt_micro_vars_d.imagenette --data PACS --output FOLDER
     torchvars generalize --resume FOLDER
 
-For each target domain the model is trained on the other domains, but for a held-out share of their images that chooses
-the epoch: as a linear probe, frozen, and whole, once for each seed. The target is evaluated at the end only. The same
-command goes on where it was stopped, and adds targets and seeds. Results of several models are compared by torchvars
-compare. On several processes: torchrun --nproc-per-node N -m torchvars generalize ...
+For each target domain the model is trained on all other domains: as a linear probe of the frozen model, and by
+fine-tuning all weights, once for each seed. A held-out share of the other domains selects the epoch; the target is
+only evaluated at the end. The same command resumes after an interruption, and adds targets and seeds. torchvars compare
+puts the results of several models side by side. On several processes: torchrun --nproc-per-node N -m torchvars ...
 """
 
 import argparse
@@ -26,14 +26,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.argument_default = argparse.SUPPRESS  # what is not given has its default in generalization.Plan
     parser.add_argument("model", nargs="?", type=model_of, metavar="MODEL", help=MODEL_WORDS)
     parser.add_argument(
-        "--data", type=data_of, metavar="PATH", help="images in <domain>/<class>/<image>, a folder or an unpacked tar"
+        "--data",
+        type=data_of,
+        metavar="PATH",
+        help="pictures in <domain>/<class>/<picture>: a folder or an uncompressed tar",
     )
-    parser.add_argument("--output", type=path_of, metavar="FOLDER", help="folder of the runs and their results")
+    parser.add_argument("--output", type=path_of, metavar="FOLDER", help="folder for the runs and their results")
     parser.add_argument(
-        "--resume", type=path_of, default=None, metavar="FOLDER", help="folder to go on with; it takes no other option"
+        "--resume", type=path_of, default=None, metavar="FOLDER", help="folder to resume; takes no other option"
     )
     parser.add_argument(
-        "--targets", type=names_of, metavar="NAME,NAME", help="domains to leave out, one at a time (default: each)"
+        "--targets", type=names_of, metavar="NAME,NAME", help="target domains, each left out in turn (default: all)"
     )
     parser.add_argument(
         "--seeds", type=_numbers, metavar="N,N", help="random seeds of the fine-tuning runs, such as 0,1,2 (default: 0)"
@@ -42,38 +45,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--methods",
         type=names_of,
         metavar="NAME,NAME",
-        help="probe (logistic regression on frozen features), tune (fine-tuning of all weights); default: both",
+        help="training methods: probe (logistic regression on frozen features), tune (fine-tuning of all weights) "
+        "(default: both)",
     )
     parser.add_argument(
         "--held-out-share",
         type=float,
         metavar="SHARE",
-        help="share of the other domains' images that is not trained on and chooses the epoch, in tenths; 0.2 is "
-        "DomainBed's (default: by the split lists that come with the images, else 0.1)",
+        help="share of the other domains held out for validation, in whole tenths; DomainBed holds out 0.2 (default: "
+        "the split lists that come with the pictures, else 0.1)",
     )
     parser.add_argument(
         "--split-lists",
         type=path_of,
         metavar="FOLDER",
-        help="folder of the lists <domain>_{train,crossval}_kfold.txt, which decide what is held out (default: that of "
-        "the images, if it has any)",
+        help="folder of split lists, <domain>_{train,crossval}_kfold.txt, that determine the held-out pictures "
+        "(default: the folder of the pictures, if it has them)",
     )
-    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of images (default: the model's own)")
+    parser.add_argument(
+        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
+    )
     parser.add_argument(
         "--corrupted",
         metavar="DOMAIN",
-        help="domain whose images the fine-tuned models are evaluated on under corruptions (default: photo, if there "
-        "is one)",
+        help="domain on whose pictures the fine-tuned models are evaluated under corruptions (default: photo, if there "
+        "is such a domain)",
     )
     parser.add_argument(
-        "--no-corruptions", dest="corrupted", action="store_const", const=None, help="do not evaluate corruptions"
+        "--no-corruptions",
+        dest="corrupted",
+        action="store_const",
+        const=None,
+        help="skip the evaluation under corruptions",
     )
     parser.add_argument(
-        "--corrupted-images",
-        dest="corrupted_pictures",
+        "--corrupted-pictures",
         type=int,
         metavar="N",
-        help="images on which corruptions are evaluated, of each model (default: 100)",
+        help="number of pictures for the evaluation under corruptions (default: 100)",
     )
     parser.add_argument(
         "--set",
@@ -81,10 +90,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="FIELD=VALUE",
-        help="fields of the training recipe, such as epochs=10 learning_rate=2e-3 (torchvars train "
+        help="changed fields of the training recipe, such as epochs=10 learning_rate=2e-3 (torchvars train "
         "pacs_rvt_micro_softmax --help lists them)",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that read images (default: 1)")
+    parser.add_argument("--workers", type=int, metavar="N", help="number of data loading processes (default: 1)")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -50,7 +50,7 @@ def print_names(kind: str | None, pattern: str) -> None:
         print("models, each of these with _ and an attention: rvt_tiny_vars_d")
         for name, (constructor, _) in BACKBONES.items():
             print(f"  {name:<20}{first_line(constructor)}".rstrip())
-        print(f"on a CPU vars_s and vars_sd run with {native.describe()}")
+        print(f"on a CPU the vars attentions run with {native.describe()}")
 
 
 def registries(kind: str | None) -> dict[str, Mapping[str, Callable]]:

@@ -165,6 +165,8 @@ def read_split_lists(folder: Path, source: Source) -> dict[str, str]:
                 if identity in splits:
                     (again if splits[identity] == split else both).append(identity)
                 splits[identity] = "val" if "val" in (split, splits.get(identity)) else "train"
+    if not splits:
+        raise ValueError(f"the split lists in {folder} are empty: copy them again")
     place = {identity: classes.index(class_of(identity)) for identity in numbers}
     differences = Counter(number - place[identity] for identity, given in numbers.items() for number in given)
     ((first, _),) = differences.most_common(1)  # number of the first class: 1 as published, 0 in some copies
@@ -186,13 +188,13 @@ def _stem(path: str) -> str:
 
 
 def domainbed_part(source: Source, domain: str, seed: int) -> Callable[[str], bool]:
-    """Which pictures of a domain DomainBed would report the accuracy on: four fifths of them, drawn by a seed.
+    """The pictures of a target domain on which DomainBed reports accuracy: four fifths of it, drawn by a seed.
 
-    It shuffles the pictures, in the order of their classes and names, by NumPy's generator with the first seed of
-    md5("(seed, number of the domain)") modulo 2^31, and leaves out the first fifth, rounded down (its
-    domainbed/scripts/train.py and domainbed/lib/misc.py at commit b93c22a, with the default holdout_fraction of 0.2;
-    the domains are counted in the order of their names). With all pictures of PACS under their published names these
-    are the very pictures of its trial of that seed.
+    DomainBed sorts the pictures by class and name, shuffles them by NumPy's RandomState, whose seed is
+    md5("(seed, number of the domain)") modulo 2^31, and leaves out the first fifth, rounded down
+    (domainbed/scripts/train.py and domainbed/lib/misc.py at commit b93c22a, with the default holdout_fraction of 0.2;
+    domains are numbered in the order of their names). For all pictures of PACS under their published names, these are
+    exactly the pictures of its trial of that seed.
 
     Args:
         source: its classes are the domains.

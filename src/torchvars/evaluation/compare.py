@@ -200,7 +200,8 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
     columns = [*names, *(f"paper: {name}" for name in papers)]
     lines = []
     for benchmark, condition, metric in lines_of(results):
-        cells = [show(row_of(result, benchmark, condition, metric)) for result in results]
+        digits = digits_of(results, benchmark, metric)
+        cells = [show(row_of(result, benchmark, condition, metric), digits) for result in results]
         theirs = [paper_figure(each, results, benchmark, condition, metric) for each in papers.values()]
         # A sum over fewer corruptions, severities or classes than its name promises.
         some = any(is_partial(each, benchmark) and condition in each.means(benchmark) for each in results)

@@ -1,7 +1,7 @@
 """The maps of a model that is evaluated, and those that everything must beat."""
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -105,11 +105,6 @@ def random_weights(subject: Subject, seed: int = 0) -> nn.Module:
     classifier = subject.classifier
     fresh = Classifier(fresh, classifier.mean.flatten().tolist(), classifier.std.flatten().tolist())
     return fresh.to(like.device).eval()
-
-
-def untrained(subject: Subject) -> Subject:
-    """A subject with random weights."""
-    return replace(subject, classifier=random_weights(subject))
 
 
 def resized(maps: Tensor, height: int, width: int, mode: str = "bilinear") -> np.ndarray:

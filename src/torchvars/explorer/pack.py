@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -87,9 +88,7 @@ def exported(classifier: Classifier, kind: str, say: Callable[[str], object]) ->
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         size = own_size(classifier.model)
-        difference = export(
-            classifier, path, "onnx", size, extend=lambda *given: WithMaps(*given, kind), half=True, say=say
-        )
+        difference = export(classifier, path, "onnx", size, extend=partial(WithMaps, kind=kind), half=True, say=say)
         return path.read_bytes(), difference
 
 

@@ -10,9 +10,10 @@ from ..evaluation.conditions import Condition
 from ..evaluation.corruptions import CORRUPTIONS
 from ..evaluation.metrics import bootstrap
 from ..evaluation.results import Results, Row
-from ..evaluation.tasks.segmentation import CENTRED_GAUSSIAN
+from ..evaluation.tasks.segmentation import CENTRED_GAUSSIAN, condition_of
 from .speed import COLOURS, MARKERS
 
+GAUSSIAN = condition_of("vars", CENTRED_GAUSSIAN)
 Points = Sequence[tuple[float, float, float, float]]  # abscissa, value, and the ends of its interval
 
 
@@ -56,7 +57,7 @@ def draw_thresholds(results: Sequence[Results], path: Path) -> bool:
         rows = [row for row in result.rows if row.metric == "IoU by threshold"]
         own, gaussian = (
             sorted((row.condition["threshold"], *_interval(row)) for row in rows if chosen(row.condition))
-            for chosen in (lambda each: each.family == "map", lambda each: CENTRED_GAUSSIAN in each.name)
+            for chosen in (lambda each: each.family == "map", lambda each: each.name == GAUSSIAN.name)
         )
         lines += [(_label(result), own)] if own else []
         gaussians += [(CENTRED_GAUSSIAN, gaussian)] if gaussian else []

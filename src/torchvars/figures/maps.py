@@ -14,7 +14,7 @@ from ..attention import Reconstruction, inspect
 from ..attention.modes import evaluating
 from ..evaluation.corruptions import corrupt
 from ..evaluation.subjects import Subject
-from ..maps import KINDS, find_maps, observe
+from ..maps import KINDS, Observation, find_maps, observe
 from ..models.peers import class_names, readable_name
 from ..models.pixels import centre_pixels
 from ..models.weights import write_whole
@@ -55,8 +55,20 @@ class Asking:
 
     def find(self, subject: Subject, pixels: Sequence[Tensor], **changed: Any) -> list[np.ndarray]:
         """A map (h, w) of each of some pictures; several of each if they are of all heads."""
-        maps = find_maps(observe(subject.classifier, torch.stack(list(pixels))), **{**self.of(subject), **changed})
+        seen = observed(subject, torch.stack(list(pixels)))
+        try:
+            maps = find_maps(seen, **{**self.of(subject), **changed})
+        except ValueError as error:
+            raise ValueError(f"{subject.name}: {error}") from error
         return [each.float().cpu().numpy() for each in maps]
+
+
+def observed(subject: Subject, pixels: Tensor) -> Observation:
+    """The attentions of a model as they ran on pixels (B, 3, H, W); a ValueError that names it if there are none."""
+    try:
+        return observe(subject.classifier, pixels.to(next(subject.classifier.parameters()).device))
+    except ValueError as error:
+        raise ValueError(f"{subject.name}: {error}") from error
 
 
 def class_number(subject: Subject, name: str) -> int:
@@ -140,7 +152,7 @@ def by_step(subjects: Sequence[Subject], image: Image.Image, asking: Asking) -> 
     rows, kept = [], []
     for subject in subjects:
         pixels = [centre_pixels(image, subject.size)]
-        seen = observe(subject.classifier, torch.stack(pixels))
+        seen = observed(subject, torch.stack(pixels))
         if (steps := seen.steps(seen.name(asking.layer))) is not None:
             kept.append(subject)
             rows.append([asking.find(subject, pixels, step=step)[0] for step in range(steps + 1)])
@@ -155,7 +167,7 @@ def by_layer(subjects: Sequence[Subject], image: Image.Image, asking: Asking) ->
     """The maps of every attention, a model in each row. A layer that has no such map is left empty."""
     rows = []
     for subject in subjects:
-        seen, found = observe(subject.classifier, centre_pixels(image, subject.size)[None]), []
+        seen, found = observed(subject, centre_pixels(image, subject.size)[None]), []
         for number in range(len(seen.names)):
             try:
                 found.append(find_maps(seen, **{**asking.of(subject), "layer": number})[0].float().cpu().numpy())
@@ -373,7 +385,7 @@ def find_atoms(subject: Subject, image: Image.Image, layer: int | str = -1, coun
         raise ValueError(f"{subject.name} has no VARS layer {layer!r}: there are {len(names)}, {', '.join(names)}")
     name = layer if isinstance(layer, str) else names[layer]
     seen = layers[name]
-    run = observe(subject.classifier, pixels[None].to(like.device)).run(name)
+    run = observed(subject, pixels[None]).run(name)
     energy = seen.output[0].norm(dim=(0, 2))[run.prefix :].unflatten(0, run.grid).cpu().numpy()
     atoms = Atoms(name, to_array(pixels), energy)
     for operator, code in _parts(seen.operator, seen.code):

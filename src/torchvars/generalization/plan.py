@@ -1,4 +1,4 @@
-"""What is asked for, and the recipe and folder of each of its runs."""
+"""The settings of a generalisation, and the recipe and folder of each of its runs."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ GIVEN = ("model", "img_size", "left_out", "held_out_share", "split_lists", "seed
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of a model."""
+    """The settings of a generalisation: model, pictures, targets, seeds and methods."""
 
     model: str
     """Trained model to begin with: a name that ships, a folder, timm:NAME or timm:NAME:FILE."""

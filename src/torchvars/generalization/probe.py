@@ -17,10 +17,14 @@ STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # of the penalty, from the simp
 
 
 class Probe(NamedTuple):
-    """Logits are weight @ features + bias."""
+    """A linear classifier of features."""
 
     weight: Tensor  # (classes, features)
     bias: Tensor  # (classes,)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Features (N, features) -> logits (N, classes), in double precision."""
+        return features.double() @ self.weight.T + self.bias
 
 
 def only_head(model: nn.Module) -> nn.Linear:
@@ -97,7 +101,7 @@ def choose(train: tuple[Tensor, Tensor], held_out: tuple[Tensor, Tensor], classe
     for strength in STRENGTHS:
         probe = fit(*train, classes, strength)
         features, labels = held_out
-        right = (features.double() @ probe.weight.T + probe.bias).argmax(-1) == labels
+        right = probe(features).argmax(-1) == labels
         if (accuracy := float(right.double().mean())) > best:
             best, found = accuracy, probe
     return found

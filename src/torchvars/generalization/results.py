@@ -1,4 +1,4 @@
-"""What came of the runs: scores, the answer for each picture, and the file that keeps them."""
+"""Results: scores, which pictures were recognised, and the file that keeps both."""
 
 import json
 import math
@@ -67,7 +67,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Part:
-    """What came of one run, or of one probe: its scores, and which pictures of the target were recognised.
+    """The results of one run, or of one probe: its scores, and which pictures of the target were recognised.
 
     Attributes:
         right: weights -> (N,), in the order of the names of the pictures; equal weights are there once.
@@ -102,14 +102,16 @@ class Part:
 
 @dataclass
 class Generalization:
-    """How one model does on domains that it was not trained on.
+    """The accuracy of one model on domains that were left out of training.
 
     Attributes:
-        model: its name, architecture and the hash of the weights that it began with.
-        asked: what decided the numbers.
+        model: its name, architecture and the hash of its original weights.
+        asked: all settings that determine the numbers.
         domains: domain -> class -> number of pictures.
         pictures: domain -> hash of the names of its pictures.
-        notes: what a reader of the numbers should know.
+        parts: the results of each run and probe.
+        notes: remarks that belong to the numbers.
+        environment: versions and the machine.
     """
 
     model: dict
@@ -131,7 +133,7 @@ class Generalization:
 
     @property
     def weights(self) -> list[str]:
-        """What numbers there are of."""
+        """All names of weights of which there are scores."""
         return list(dict.fromkeys(score.weights for score in sorted(self.scores, key=_order)))
 
     def over_seeds(self, weights: str, metric: str, target: str | None = None) -> Spread | None:

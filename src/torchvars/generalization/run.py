@@ -1,23 +1,23 @@
-"""Leaves out one domain after the other: trains, chooses, evaluates, and keeps what came of it.
+"""Leave one domain out: training, model selection, evaluation and results for each target domain and seed.
 
-    generalize.json          what was asked for
-    results.json             all scores, and the answer for each picture of the targets
-    accuracy.png             drawn from it
-    features.safetensors     of the model as it came, for the linear probes
-    runs/<target>/seed_0/    an ordinary training run; results/ has its evaluations, scores.json what was made of them
-    runs/<target>/probe/     the same for the linear probe
+    generalize.json          the plan
+    results.json             all scores, and which pictures of the targets were recognised
+    accuracy.png             a figure of the scores
+    features.safetensors     features of all pictures by the original model, for the linear probes
+    runs/<target>/seed_0/    an ordinary training run, with its evaluations in results/ and its scores in scores.json
+    runs/<target>/probe/     weights of the linear probe, and its scores.json
 
-A run whose scores.json is there is done; any other goes on from its last checkpoint and its last condition.
+A run with scores.json is complete; any other resumes from its last checkpoint and its last evaluated condition.
 """
 
 import signal
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -43,8 +43,7 @@ from ..evaluation.conditions import ALL_CORRUPTIONS, CLEAN, Condition
 from ..evaluation.corruptions import PUBLISHED
 from ..evaluation.labels import digest_of
 from ..evaluation.metrics import bootstrap
-from ..evaluation.results import Results
-from ..evaluation.subjects import digest_weights, subject_of
+from ..evaluation.subjects import check_size, digest_weights, subject_of
 from ..models import Classifier
 from ..models import weights as stored
 from ..models.classifier import own_size
@@ -70,13 +69,13 @@ BATCH = 64  # pictures at a time, of evaluations
 
 
 def generalize(plan: Plan) -> Generalization | signal.Signals:
-    """Does what is asked for, or what is left of it.
+    """Runs a plan, or what is left of it.
 
     Returns:
-        what came of it; or the signal that stopped it before, after a checkpoint.
+        the results; or the signal that stopped it before its end, after a checkpoint.
 
     Raises:
-        ValueError: something is wrong with the pictures, the model or the settings; said before anything is trained.
+        ValueError: the pictures, the model or the settings do not fit; raised before anything is trained.
     """
     join_restarted()
     AcceleratorState._reset_state()
@@ -95,16 +94,16 @@ def generalize(plan: Plan) -> Generalization | signal.Signals:
         if first:
             whole.write()
         accelerator.wait_for_everyone()
-        told = work.go()
+        stopped_by = work.go()
         accelerator.wait_for_everyone()
-        found = told or work.results()
+        found = stopped_by or work.results()
     accelerator.end_training()
     return found
 
 
 @dataclass(frozen=True)
 class Work:
-    """A plan, and the processes that carry it out."""
+    """A plan with its pictures and model, and the processes that run it."""
 
     plan: Plan
     accelerator: Accelerator
@@ -154,22 +153,36 @@ class Work:
     def part(self, target: str, split: str) -> Source:
         return leave_out(self.source, target, split, self.plan.held_out_share, self.lists)
 
+    def with_head(self) -> Classifier:
+        """The original model for pictures of the size, with a new head for the classes."""
+        architecture = self.found.architecture
+        fixed = not architecture.startswith("timm:") or takes_size(architecture)
+        size = {"img_size": self.size} if fixed and self.size != own_size(self.original.model) else {}
+        torch.manual_seed(0)
+        classifier = self.found.load(num_classes=len(self.classes), **size)
+        classifier.classes = tuple(self.classes)
+        return classifier
+
     # Before the first run
 
     def check(self) -> None:
-        """A ValueError, before anything is trained or written, if something cannot be done as it is asked for."""
+        """A ValueError if pictures, model or settings do not fit; before anything is trained or written."""
         plan = self.plan
         _ = self.domains
+        if (plan.output / RESULTS).exists():
+            before, now = Generalization.read(plan.output / RESULTS).model["sha256"], digest_weights(self.original)
+            if before != now:
+                raise ValueError(f"{plan.output} was begun with other weights of {plan.model}: give another folder")
         if plan.corrupted not in (None, "photo", *self.domains):
             raise ValueError(
                 f"no domain {plan.corrupted!r} to corrupt in {self.source.name}: it has {', '.join(self.domains)}"
             )
         for target in self.targets:
             check_sources(self.source, target, plan.held_out_share, self.lists)
-        if self.found.architecture.startswith("transformers:") and "tune" in plan.methods:
-            raise ValueError(
-                f"{plan.model} is a model of transformers, which is not trained here: give --methods probe"
-            )
+        if self.found.architecture.startswith("transformers:"):
+            raise ValueError(f"{plan.model} is a model of transformers, which is not trained here: take one of timm")
+        if self.plan.img_size is not None:
+            check_size(self.found.name, self.with_head(), self.size)
         if "probe" in plan.methods:
             only_head(self.original.model)
         for target in self.targets if "tune" in plan.methods else ():
@@ -179,7 +192,7 @@ class Work:
             Order(len(self.part(target, "train")), recipe.batch // world, 0, recipe.repeats, 0, world)
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers should know of the pictures."""
+        """Remarks on the pictures that belong to the numbers."""
         said = []
         held_out = f"{100 * self.plan.held_out_share:.0f} % of the pictures of the sources, drawn by their names"
         if self.lists is not None:
@@ -192,7 +205,7 @@ class Work:
     # The runs
 
     def go(self) -> signal.Signals | None:
-        """Does what is not done. Returns the signal that stopped it, if one did."""
+        """Runs what is not complete. Returns the signal that stopped it, if one did."""
         plan, first = self.plan, self.accelerator.is_main_process
         runs = [(target, "probe") for target in self.targets if "probe" in plan.methods]
         runs += [(target, seed) for seed in plan.seeds for target in self.targets if "tune" in plan.methods]
@@ -207,7 +220,7 @@ class Work:
                     continue
                 if first and bar is None:
                     print(f"{number} of {len(runs)}: {said}", flush=True)
-                found = self.probed(target, bar) if kind == "probe" else self.tuned(target, kind, bar)
+                found = self.probed(target) if kind == "probe" else self.tuned(target, kind, bar)
                 if isinstance(found, signal.Signals):
                     return found
                 if first:
@@ -219,7 +232,7 @@ class Work:
         return None
 
     def results(self) -> Generalization:
-        """Of all runs in the folder that are done."""
+        """The results of all complete runs in the folder."""
         kinds = ["probe", *sorted(read_plan(self.plan.output).seeds)]
         files = [self.plan.folder(target, kind) / SCORES for kind in kinds for target in self.domains]
         names = {domain: [] for domain in self.domains}
@@ -241,7 +254,7 @@ class Work:
         return Generalization(model, asked, self.domains, pictures, read_parts(files), self.notes(), here)
 
     def tuned(self, target: str, seed: int, bar: Bar | None) -> Part | signal.Signals:
-        """What comes of fine-tuning with a domain left out."""
+        """Fine-tunes and evaluates with a domain left out."""
         recipe, settings = self.recipe(target, seed), self.plan.settings(target, seed)
         run = settings.output
         if not (run / "weights" / stored.CONFIG).exists():
@@ -249,8 +262,8 @@ class Work:
             if begun and RunFolder(run).settings()[0] != from_anywhere(recipe):
                 raise ValueError(f"{run} holds a run of another recipe: take another --output, or remove that folder")
             self.accelerator.wait_for_everyone()
-            if told := train_on(self.accelerator, recipe, settings, begun, bar):
-                return told
+            if stopped_by := train_on(self.accelerator, recipe, settings, begun, bar):
+                return stopped_by
             self.accelerator.wait_for_everyone()  # for the first, which writes the weights
         checkpoints = Checkpoints(run / CHECKPOINTS)
         chosen, last = checkpoints.best(), checkpoints.latest()
@@ -277,38 +290,33 @@ class Work:
                 scores, right = scores + found, right | {name: column}
         return Part(target, seed, tuple(scores), right)
 
-    def probed(self, target: str, bar: Bar | None) -> Part:
-        """What comes of a linear probe with a domain left out."""
-        architecture = self.found.architecture
-        fixed = not architecture.startswith("timm:") or takes_size(architecture)
-        size = {"img_size": self.size} if fixed and self.size != own_size(self.original.model) else {}
-        torch.manual_seed(0)
-        classifier = self.found.load(num_classes=len(self.classes), **size)
-        classifier.classes = tuple(self.classes)
+    def probed(self, target: str) -> Part:
+        """Fits and evaluates a linear probe with a domain left out."""
+        classifier = self.with_head()
         features, unread = self.features(classifier)
         place = {identity: number for number, identity in enumerate(self.source.identities)}
-        known = []
-        for split in ("train", "val"):
-            part = self.part(target, split)
-            rows = torch.tensor([place[identity] for identity in part.identities])
-            labels, read = torch.tensor(part.labels), ~unread[rows]
-            known.append((features[rows[read]], labels[read]))
+        parts = {split: self.part(target, split) for split in ("train", "val", "test")}
+        rows = {name: torch.tensor([place[identity] for identity in part.identities]) for name, part in parts.items()}
+        labels = {name: torch.tensor(part.labels) for name, part in parts.items()}
+        read = {name: ~unread[each] for name, each in rows.items()}
+        known = [(features[rows[name][read[name]]], labels[name][read[name]]) for name in ("train", "val")]
         probe = choose(*known, len(self.classes))
         set_head(classifier.model, probe)
-        folder = self.plan.folder(target, "probe")
         if self.accelerator.is_main_process:
-            stored.save(classifier, folder / "weights")
-        scores, column = self.evaluated(target, None, PROBE, None, classifier.eval(), folder, bar)
-        return Part(target, None, tuple(scores), {PROBE: column})
+            stored.save(classifier, self.plan.folder(target, "probe") / "weights")
+        right = {
+            name: (probe(features[rows[name]]).argmax(-1) == labels[name]) & read[name] for name in ("val", "test")
+        }
+        scores = self.scores(target, None, PROBE, None, right["test"].numpy(), right["val"].numpy())
+        return Part(target, None, tuple(scores), {PROBE: right["test"].numpy()})
 
     def features(self, classifier: Classifier) -> tuple[torch.Tensor, torch.Tensor]:
         """Features of all pictures, and which could not be read."""
         file = self.plan.output / FEATURES
         if not file.exists():
-            with warnings.catch_warnings():
-                features, unread = features_of(
-                    classifier, self.source, self.size, Processes(), batch=BATCH, workers=self.plan.workers
-                )
+            features, unread = features_of(
+                classifier, self.source, self.size, Processes(), batch=BATCH, workers=self.plan.workers
+            )
             if self.accelerator.is_main_process:
                 tensors = {"features": features, "unread": unread}
                 stored.write_whole(file, lambda path: save_file(tensors, path))
@@ -321,15 +329,15 @@ class Work:
     def evaluated(
         self,
         target: str,
-        seed: int | None,
+        seed: int,
         name: str,
-        epoch: int | None,
+        epoch: int,
         classifier: Classifier,
         run: Path,
         bar: Bar | None,
-    ) -> tuple[list[Score], "torch.Tensor"]:
+    ) -> tuple[list[Score], np.ndarray]:
         """The scores of some weights, and which pictures of the target were recognised."""
-        label = f"{self.found.name}, {target} left out" + ("" if seed is None else f", seed {seed}") + f", {name}"
+        label = f"{self.found.name}, {target} left out, seed {seed}, {name}"
         subject = subject_of(label, classifier, None if own_size(classifier.model) == self.size else self.size)
         plan = self.plan
         whole = pacs(Data(plan.data, self.source), subject, Domains(left_out=target))
@@ -352,20 +360,27 @@ class Work:
                 subject, benchmarks, file, batch=BATCH, workers=plan.workers, watch=watch, device=None
             )
         right = results.outcomes["pacs"][Condition("shift", target)].columns["right"]
-        within = domainbed_part(self.source, target, seed or 0)
-        some = right[[within(identity) for identity in results.pictures["pacs"]]]
-        place = partial(Score, target, seed, name, epoch)
-        accuracy, held_out = (value_of(results, *each) for each in (("pacs", target), ("source_validation", "clean")))
-        scores = [
-            place("target", *accuracy),
-            place("target, DomainBed's 80 %", *bootstrap(100.0 * some), len(some)),
-            place("source validation", *held_out),
-            place("gap", held_out[0] - accuracy[0], None, None, accuracy[-1]),
-        ]
+        held_out = results.outcomes["source_validation"][CLEAN].columns["right"]
+        scores = self.scores(target, seed, name, epoch, right, held_out)
         if len(benchmarks) > 2:
-            scores.append(place("corrupted", *value_of(results, "corruptions", ALL_CORRUPTIONS.name)))
-            scores.append(place("before corruption", *value_of(results, "corruptions", "clean")))
+            for metric, condition in zip(CORRUPTED, (ALL_CORRUPTIONS, CLEAN), strict=True):
+                row = results.value("corruptions", "accuracy", condition.name)
+                scores.append(Score(target, seed, name, epoch, metric, row.value, row.low, row.high, row.images))
         return scores, right
+
+    def scores(
+        self, target: str, seed: int | None, name: str, epoch: int | None, right: np.ndarray, held_out: np.ndarray
+    ) -> list[Score]:
+        """Scores from which pictures were recognised: of the target, and of those held out of the others."""
+        within = domainbed_part(self.source, target, seed or 0)
+        some = right[[within(identity) for identity in self.part(target, "test").identities]]
+        place = partial(Score, target, seed, name, epoch)
+        return [
+            place("target", *bootstrap(100.0 * right), len(right)),
+            place("target, DomainBed's 80 %", *bootstrap(100.0 * some), len(some)),
+            place("source validation", *bootstrap(100.0 * held_out), len(held_out)),
+            place("gap", 100 * float(held_out.mean() - right.mean()), None, None, len(right)),
+        ]
 
     def of_domain(self, source: Source, domain: str) -> Source:
         return SourcePart(source, f"{domain} of {source.name}", lambda identity: domain_of(identity) == domain)
@@ -373,11 +388,6 @@ class Work:
 
 CORRUPTED = ("corrupted", "before corruption")
 FAULTY = "sketch/dog/n02103406_4068-1"
-
-
-def value_of(results: Results, benchmark: str, condition: str) -> tuple[float, float, float, int]:
-    row = results.value(benchmark, "accuracy", condition)
-    return row.value, row.low, row.high, row.images
 
 
 def summary(part: Part) -> str:

@@ -3,9 +3,11 @@
 import torch
 from torch import Tensor
 
+from . import native
 from .checks import setting, whole
+from .forms import operators_allowed
 from .once import once
-from .operators import Operator
+from .operators import Operator, filters_beside_atoms
 from .penalty import Shrinkage
 from .precision import precisely
 from .problem import SparseCoding
@@ -71,6 +73,10 @@ def solve_on_support(operator: Operator, support: Tensor, target: Tensor, iterat
     Every channel of every signal is a system of its own. It stops when it is solved to the precision of its numbers, or
     when it meets a direction that the atoms of the support do not see, as there are if they depend on each other.
     """
+    if operators_allowed() and target.ndim == 4 and (found := filters_beside_atoms(operator)):
+        static, atoms = found
+        if native.takes(target, static.filters, *([] if atoms is None else [atoms])):
+            return native.solve_on_support(static, atoms, operator.lipschitz(), support, target, iterations)
     dtype_floor = torch.finfo(target.dtype)
     unseen = 10 * dtype_floor.eps * operator.lipschitz()
     residual = target * support

@@ -237,7 +237,7 @@ class Convolution(Operator):
 
     def _power(self) -> Tensor:
         """sum_f |k_f|^2, by which P P^T multiplies a spectrum: (..., H, W / 2 + 1, C)."""
-        if type(self) is Convolution and operators_allowed() and native.takes_filters(self.filters):
+        if operators_allowed() and filters_beside_atoms(self) and native.takes(self.filters):
             return native.filter_power(self.filters, self.grid)
         return self.spectrum.detach().power().sum(-4)
 
@@ -277,8 +277,11 @@ class Joint(Operator):
         Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b no less than |A v - a v|, and d a bound on A
         between signals orthogonal to v. Then no eigenvalue of A is above the larger one of the matrix (a, b; b, d).
         """
-        if self._is_papers() and operators_allowed() and native.takes(self.first.filters, self.second.atoms):
-            return native.union_bound(self.first, self.second.atoms)
+        if operators_allowed() and (found := filters_beside_atoms(self)):
+            static, atoms = found
+            few = self.second.nonnegative and atoms.ndim == 4 and 0 < atoms.shape[-1] <= atoms.shape[-2]
+            if few and native.takes(static.filters, atoms):
+                return native.union_bound(static, atoms)
         first, second = self.first.lipschitz(), self.second.lipschitz()
         bound = first + second
         for part, other, other_bound in ((self.first, self.second, second), (self.second, self.first, first)):
@@ -294,16 +297,13 @@ class Joint(Operator):
                 bound = torch.minimum(bound, rounded_up(split, self.size))
         return bound
 
-    def _is_papers(self) -> bool:
-        """Whether it is filters, the same for all of a batch, beside nonnegative atoms of each."""
-        return (
-            type(self.first) is Convolution
-            and self.first.filters.ndim <= 5
-            and type(self.second) is Dense
-            and self.second.nonnegative
-            and self.second.atoms.ndim == 4
-            and 0 < self.second.size <= self.second.atoms.shape[-2]
-        )
+
+def filters_beside_atoms(operator: Operator) -> tuple[Convolution, Tensor | None] | None:
+    """The convolution that an operator is, alone or beside atoms, if its filters are the same for all of a batch."""
+    static, atoms = operator, None
+    if type(operator) is Joint and type(operator.second) is Dense:
+        static, atoms = operator.first, operator.second.atoms
+    return (static, atoms) if type(static) is Convolution and static.filters.ndim <= 5 else None
 
 
 def check_filters(size: tuple[int, int], grid: tuple[int, int]) -> None:

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from . import native
 from .forms import operators_allowed
-from .operators import Convolution, Dense, Joint, Operator, Partition
+from .operators import Dense, Operator, Partition, filters_beside_atoms
 from .penalty import L1
 from .problem import SparseCoding
 from .solvers import ISTA, Solver
@@ -40,16 +40,10 @@ def _is_dense(operator: Operator | None) -> bool:
 
 def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
     """By a convolution, alone or beside a dense dictionary; None if it is neither."""
-    static, atoms = problem.operator, None
-    if type(static) is Joint and type(static.second) is Dense:
-        static, atoms = static.first, static.second.atoms
-    if (
-        reader is not None
-        or type(solver.step) is not Spectral
-        or type(static) is not Convolution
-        or static.filters.ndim > 5
-    ):
+    found = filters_beside_atoms(problem.operator)
+    if reader is not None or type(solver.step) is not Spectral or found is None:
         return None
+    static, atoms = found
     if not native.takes(problem.signal, static.filters, *([] if atoms is None else [atoms])):
         return None
     bound = problem.operator.lipschitz()

@@ -25,14 +25,22 @@ ALL_FOREGROUND, CENTRED_GAUSSIAN = "all foreground", "centred Gaussian"
 BASELINES = (ALL_FOREGROUND, CENTRED_GAUSSIAN, RANDOM_WEIGHTS)
 
 
+def condition_of(protocol: str, who: str = "") -> Condition:
+    """A protocol with the model itself, or with what everything must beat."""
+    return Condition("baseline", f"{protocol}, {who}") if who else Condition("map", protocol)
+
+
+ASKED = {condition_of(protocol, who): (protocol, who) for protocol in PROTOCOLS for who in ("", *BASELINES)}
+"""Protocol, and whose map it is, of each condition."""
+
+
 def conditions(looking: Looking, baselines: bool) -> list[Condition]:
-    """Each protocol with the model, and with what everything must beat."""
-    found = []
-    for protocol in PROTOCOLS if looking.by_head else (each for each in PROTOCOLS if each != "dino_best_head"):
-        found.append(Condition("map", protocol))
-        if baselines:
-            found += [Condition("baseline", f"{protocol}, {name}") for name in BASELINES]
-    return found
+    """Those in which a map is judged."""
+    return [
+        condition
+        for condition, (protocol, who) in ASKED.items()
+        if (baselines or not who) and (looking.by_head or protocol != "dino_best_head")
+    ]
 
 
 class Judge(NamedTuple):
@@ -84,7 +92,7 @@ class Segmentation(Task):
         return Judge(subject.classifier, layer, random_weights(subject) if self.baselines else None)
 
     def within(self, judge: Judge, condition: Condition) -> Judge:
-        protocol, _, who = condition.name.partition(", ")
+        protocol, who = ASKED[condition]
         return judge._replace(protocol=protocol, who=who)
 
     def score(self, judge: Judge, asked: Asked) -> dict[str, Tensor]:

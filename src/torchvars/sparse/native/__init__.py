@@ -35,11 +35,6 @@ def takes(*tensors: Tensor) -> bool:
     )
 
 
-def takes_filters(filters: Tensor) -> bool:
-    """Whether the kernels can work with filters (..., F, h, w, C), which are the same for all of a batch."""
-    return takes(filters) and filters.ndim <= 5
-
-
 def reconstruct(static, atoms: Tensor | None, bound: Tensor, signal: Tensor, strength: float, start: str, steps: int):
     """P u after ISTA, for a convolution and, if they are given, atoms beside it.
 
@@ -130,6 +125,25 @@ def union_bound(static, atoms: Tensor) -> Tensor:
     batch, heads = atoms.shape[:2]
     bound = operators.union_bound(_bank(static.filters.detach(), heads), atoms.detach(), *static.grid)
     return bound.view(batch, heads, 1, static.filters.shape[-1])
+
+
+def solve_on_support(static, atoms: Tensor | None, bound: Tensor, support: Tensor, target: Tensor, iterations: int):
+    """w with (P^T P w)_S = target_S and w = 0 off the support S, for a convolution, alone or beside atoms.
+
+    Args:
+        static, atoms, bound: as of `reconstruct`.
+        support, target: (batch, heads, M, C).
+        iterations: of conjugate gradients, at most.
+    Returns:
+        (batch, heads, M, C).
+    """
+    batch, heads, _, channels = target.shape
+    bound = bound.expand(*bound.shape[:-3], heads, 1, channels).reshape(-1, heads * channels)
+    atoms = None if atoms is None else _expanded(atoms.detach(), batch, heads)
+    bank = _bank(static.filters.detach(), heads)
+    grid = static.grid
+    found = operators.solve_on_support(bank, atoms, bound, _joined(support), _joined(target), *grid, iterations)
+    return _split(found, heads)
 
 
 def _joined(signal: Tensor) -> Tensor:

@@ -20,18 +20,33 @@ def _fields(integers: str, numbers: str, addresses: str) -> tuple:
 
 
 class Filters(ctypes.Structure):
-    """ISTA with filters, alone or beside atoms; or what is known of these before the run."""
+    """ISTA with filters, alone or beside atoms."""
 
     code = 0
     _fields_ = _fields(
-        "batch heads channels height width filters filter_height filter_width atoms steps start bounds chunks",
+        "batch heads channels height width filters filter_height filter_width atoms steps start bounds chunks "
+        "iterations",
         "strength",
-        "signal bank dictionary bound reconstruction upstream of_signal of_bank of_dictionary power eigenvalue",
+        "signal bank dictionary bound reconstruction upstream of_signal of_bank of_dictionary "
+        "power eigenvalue target support solution",
     )
 
     def work(self) -> int:
         """About how many numbers are computed."""
-        return self.height * self.width * self.heads * self.channels * self.filters * self.steps * self.batch
+        numbers = self.height * self.width * self.heads * self.channels * self.filters
+        return numbers * max(self.steps, self.iterations, 1) * max(self.batch, 1)
+
+
+class Bound(Filters):
+    """What is known of filters before a run."""
+
+    code = 3
+
+
+class System(Filters):
+    """A system of equations with the Gram matrix of filters, alone or beside atoms."""
+
+    code = 4
 
 
 class Atoms(ctypes.Structure):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .library import STARTS, Atoms, Features, Filters, chunked, run, task
+from .library import STARTS, Atoms, Bound, Features, Filters, System, chunked, run, task
 
 
 @torch.library.custom_op("torchvars::reconstruct", mutates_args=(), device_types="cpu")
@@ -87,7 +87,7 @@ def filter_power(filters: Tensor, height: int, width: int) -> Tensor:
     filters = filters.contiguous()
     output = filters.new_empty(*filters.shape[:2], height, width // 2 + 1)
     if output.numel():
-        run(_with_filters(filters, None, 0, height, width, power=output))
+        run(_with_filters(filters, None, 0, height, width, Bound, power=output))
     return output
 
 
@@ -108,7 +108,7 @@ def union_bound(filters: Tensor, atoms: Tensor, height: int, width: int) -> Tens
     filters, atoms = _contiguous(filters, atoms)
     output = filters.new_empty(atoms.shape[0], filters.shape[0] * filters.shape[1])
     if output.numel():
-        job = _with_filters(filters, atoms, atoms.shape[0], height, width, eigenvalue=output)
+        job = _with_filters(filters, atoms, atoms.shape[0], height, width, Bound, eigenvalue=output)
         chunked(job)
         run(job)
     return output
@@ -119,10 +119,51 @@ def _(filters, atoms, height, width):
     return filters.new_empty(atoms.shape[0], filters.shape[0] * filters.shape[1])
 
 
-def _with_filters(filters: Tensor, atoms: Tensor | None, batch: int, height: int, width: int, **rest) -> Filters:
+@torch.library.custom_op("torchvars::solve_on_support", mutates_args=(), device_types="cpu")
+def solve_on_support(
+    filters: Tensor,
+    atoms: Tensor | None,
+    bound: Tensor,
+    support: Tensor,
+    target: Tensor,
+    height: int,
+    width: int,
+    iterations: int,
+) -> Tensor:
+    """P^T P w = target on the support and w = 0 elsewhere, by conjugate gradients. It is not differentiated.
+
+    Args:
+        filters: (heads, C, F, h, w).
+        atoms: (batch, heads, H W, M), or None.
+        bound: L, (batch or 1, heads C).
+        support: booleans, (batch, F H W + M, heads C).
+        target: (batch, F H W + M, heads C).
+    Returns:
+        (batch, F H W + M, heads C).
+    """
+    filters, atoms, bound, support, target = _contiguous(filters, atoms, bound, support, target)
+    output = torch.empty_like(target)
+    if target.numel():
+        job = _with_filters(
+            filters, atoms, target.shape[0], height, width, System, bound=bound, bounds=bound.shape[0],
+            iterations=iterations, target=target, support=support, solution=output,
+        )  # fmt: skip
+        chunked(job)
+        run(job)
+    return output
+
+
+@solve_on_support.register_fake
+def _(filters, atoms, bound, support, target, height, width, iterations):
+    return _like(target)
+
+
+def _with_filters(
+    filters: Tensor, atoms: Tensor | None, batch: int, height: int, width: int, kind: type[Filters] = Filters, **rest
+) -> Filters:
     heads, channels, count, *size = filters.shape
     return task(
-        Filters, filters, batch=batch, heads=heads, channels=channels, height=height, width=width, filters=count,
+        kind, filters, batch=batch, heads=heads, channels=channels, height=height, width=width, filters=count,
         filter_height=size[0], filter_width=size[1], atoms=0 if atoms is None else atoms.shape[-1], chunks=1,
         bank=filters, dictionary=atoms, **rest,
     )  # fmt: skip

@@ -6,75 +6,53 @@
 // is taken in space. All that belongs to one block of channels of one image stays in the cache from the first step to
 // the last, and the backward pass computes it again instead of reading it. docs/performance.md derives the gradient.
 #pragma once
-#include "bounds.h"
-#include "task.h"
-#include "torus.h"
+#include "bank.h"
 
 namespace {
 
-template <class T> class FilterIsta {
-  typedef Vector<T> V;
-  typedef Complex<T> C;
-  typedef typename Lanes<T>::M Mask;
-  static constexpr int lanes = Lanes<T>::count;
+template <class T> class FilterIsta : FilterBank<T> {
+  typedef FilterBank<T> Bank;
+  typedef typename Bank::V V;
+  typedef typename Bank::C C;
+  typedef typename Bank::Mask Mask;
+  typedef typename Bank::Part Part;
+  using Bank::dense, Bank::lanes, Bank::parts, Bank::positions, Bank::scratch, Bank::size, Bank::task, Bank::torus,
+      Bank::width;
 
   struct Masks {  // where two rows of a code are not zero
     Mask re, im;
   };
 
-  // One block of channels. What is kept for the backward pass is kept for every step, otherwise the last is enough.
-  struct Block {
-    int64_t channel, count;  // the first one, and how many there are: at most one for each lane
-    V bound, step, amount;   // L, 1 / L and the threshold strength / L
-    C *kernel, *signal, *explained, *causes, *codes;
-    V *power;  // sum_f |k_f|^2
+  // What is kept for the backward pass is kept for every step, otherwise the last is enough.
+  struct Block : Part {
+    V bound, step, amount;  // L, 1 / L and the threshold strength / L
+    C *signal, *explained, *causes, *codes;
     Masks *masks;
     C *of_kernel, *of_code, *of_signal, *gradient;
     V *of_power;
   };
 
-  const Filters &task;
-  Torus<T> torus;
-  int64_t size, positions, width;  // of a spectrum, of the grid, blocks of a head
-  bool backward, dense, thresholded;
+  bool backward, thresholded;
   Block *blocks;
-  C *scratch, *column;
+  C *column;
   // Of the dense part, (positions or atoms, blocks): one vector for each block.
   V *dense_signal, *dense_map, *dense_causes, *dense_codes, *dense_gradient, *of_dense_code, *turned_code;
   V *of_atoms;
   int64_t atom_vectors;
-  // For the bound on the eigenvalues.
-  static constexpr int64_t some = 128;  // positions at a time
-  C *spectrum;
-  V *energy, *gram, *rows, *share;
-  T *direction;
 
  public:
-  // Lays itself out in the room; without memory only its need is counted.
-  FilterIsta(const Filters &given, Room &room) : task(given) {
-    torus.height = task.height, torus.width = task.width;
-    dense = task.atoms > 0, backward = task.upstream != nullptr, thresholded = task.start == THRESHOLDED;
-    T *table = room.take<T>(Torus<T>::table_size(task.height, task.width) + 8);
-    if (table)
-      torus.prepare(task.height, task.width, table);
-    else
-      torus.half = task.width / 2 + 1, torus.stride = task.height | 1;
-    size = torus.spectrum_size(), positions = torus.positions();
-    width = dense ? (task.channels + lanes - 1) / lanes : 1;
-    scratch = room.take<C>(torus.room_size());
+  using Bank::items;
+
+  FilterIsta(const Filters &given, Room &room) : Bank(given, room) {
+    backward = task.upstream != nullptr, thresholded = task.start == THRESHOLDED;
     column = room.take<C>(torus.stride);
     blocks = room.take<Block>(width);
-    const int64_t kept = task.power || task.eigenvalue ? 0 : backward ? task.steps : 1;
-    const int64_t pairs = (task.height + 1) / 2 * task.width;
+    const int64_t kept = backward ? task.steps : 1, pairs = (task.height + 1) / 2 * task.width;
+    const int64_t codes = backward ? kept + 1 : kept;
     for (int64_t index = 0; index < width; index++) {
       Block block = {};
-      block.kernel = room.take<C>(task.filters * size);
-      block.power = room.take<V>(size);
-      if (kept) {
-        block.signal = room.take<C>(size), block.explained = room.take<C>(size);
-        block.causes = room.take<C>((backward ? kept + 1 : kept) * size);
-        block.codes = room.take<C>((backward ? kept + 1 : kept) * task.filters * size);
-      }
+      block.signal = room.take<C>(size), block.explained = room.take<C>(size);
+      block.causes = room.take<C>(codes * size), block.codes = room.take<C>(codes * task.filters * size);
       if (backward) {
         block.masks = room.take<Masks>((kept + 1) * task.filters * pairs);
         block.of_kernel = room.take<C>(task.filters * size), block.of_code = room.take<C>(task.filters * size);
@@ -82,15 +60,10 @@ template <class T> class FilterIsta {
       }
       if (blocks) blocks[index] = block;
     }
-    atom_vectors = (task.atoms + lanes - 1) / lanes;
-    if (task.eigenvalue) {
-      spectrum = room.take<C>(size), energy = room.take<V>(size), direction = room.take<T>(2 * positions);
-      gram = room.take<V>(2 * task.atoms * atom_vectors), rows = room.take<V>(some * atom_vectors);
-      share = room.take<V>(2 * atom_vectors);
-    } else if (dense) {
+    atom_vectors = vectors_of<T>(task.atoms);
+    if (dense) {
       dense_signal = room.take<V>(positions * width), dense_map = room.take<V>(positions * width);
-      dense_causes = room.take<V>(kept * positions * width);
-      dense_codes = room.take<V>((backward ? kept + 1 : kept) * task.atoms * width);
+      dense_causes = room.take<V>(kept * positions * width), dense_codes = room.take<V>(codes * task.atoms * width);
       if (backward) {
         dense_gradient = room.take<V>(positions * width), of_dense_code = room.take<V>(task.atoms * width);
         turned_code = room.take<V>(width * lanes * atom_vectors), of_atoms = room.take<V>(positions * atom_vectors);
@@ -98,21 +71,18 @@ template <class T> class FilterIsta {
     }
   }
 
-  // Heads where there are atoms, which belong to a head; else blocks of channels. Each is cut into chunks of images.
-  static int64_t groups(const Filters &task) {
-    return task.atoms ? task.heads : vectors_of<T>(task.heads * task.channels);
-  }
-  static int64_t items(const Filters &task) { return groups(task) * task.chunks; }
-
   void run(int64_t item) {
     const int64_t group = item / task.chunks, chunk = item % task.chunks;
     const int64_t first = task.batch * chunk / task.chunks, end = task.batch * (chunk + 1) / task.chunks;
-    enter_filters(group);
+    this->enter_filters(group);
+    for (int64_t index = 0; index < width; index++) {
+      Block &block = blocks[index];
+      (Part &)block = parts[index];
+      if (!backward) continue;
+      memset(block.of_kernel, 0, sizeof(C) * task.filters * size);
+      memset(block.of_power, 0, sizeof(V) * size);
+    }
     for (int64_t image = first; image < end; image++) {
-      if (task.eigenvalue) {
-        leave_eigenvalue(image, group);
-        continue;
-      }
       forward(image, group);
       if (backward) differentiate(image, group);
     }
@@ -120,64 +90,6 @@ template <class T> class FilterIsta {
   }
 
  private:
-  // Filters
-
-  void enter_filters(int64_t group) {
-    const int64_t channels = task.heads * task.channels, first = group * (dense ? task.channels : lanes);
-    const int64_t end = dense ? first + task.channels : channels;
-    for (int64_t index = 0; index < width; index++) {
-      Block &block = blocks[index];
-      block.channel = first + index * lanes;
-      block.count = end - block.channel < lanes ? end - block.channel : lanes;
-      for (int64_t f = 0; f < task.filters; f++) {
-        const C *kernel = block.kernel + f * size;
-        torus.transform_filter(block.kernel + f * size, scratch,
-                               [&](int64_t row, C *pair) { load_filter(block, f, row, pair); });
-        for (int64_t i = 0; i < size; i++) {
-          const V energy = kernel[i].re * kernel[i].re + kernel[i].im * kernel[i].im;
-          block.power[i] = f ? block.power[i] + energy : energy;
-        }
-      }
-      if (backward) {
-        memset(block.of_kernel, 0, sizeof(C) * task.filters * size);
-        memset(block.of_power, 0, sizeof(V) * size);
-      }
-      if (task.power) leave_power(block);
-    }
-  }
-
-  // The filter's row for each of two rows of the grid, or -1: its centre lies at the origin.
-  INLINE int64_t filter_row(int64_t row) const {
-    if (row >= task.height) return -1;
-    const int64_t at = (row + task.filter_height / 2) % task.height;
-    return at < task.filter_height ? at : -1;
-  }
-
-  INLINE int64_t filter_column() const { return (task.width - task.filter_width / 2) % task.width; }  // of its first
-
-  INLINE int64_t filter_start(const Block &block, int64_t lane, int64_t f, int64_t row) const {
-    return (((block.channel + lane) * task.filters + f) * task.filter_height + row) * task.filter_width;
-  }
-
-  void load_filter(const Block &block, int64_t f, int64_t row, C *pair) const {
-    memset(pair, 0, sizeof(C) * task.width);
-    for (int second = 0; second < 2; second++) {
-      const int64_t at = filter_row(row + second);
-      if (at < 0) continue;
-      const T *from = (const T *)task.bank + filter_start(block, 0, f, at);
-      const int64_t apart = filter_start(block, 1, f, at) - filter_start(block, 0, f, at);
-      const int64_t ahead = 4 * task.filter_width;
-      for (int64_t lane = 0; lane < block.count; lane++)  // a line of the cache holds some of one channel only
-        for (int64_t i = 0; i < task.filter_width; i += 64 / sizeof(T))
-          __builtin_prefetch(from + lane * apart + ahead + i);
-      for (int64_t i = 0, x = filter_column(); i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
-        T values[lanes] = {};  // one vector is written at once: lanes one by one would be read back too early
-        for (int64_t lane = 0; lane < block.count; lane++) values[lane] = from[lane * apart + i];
-        memcpy(second ? &pair[x].im : &pair[x].re, values, sizeof(V));
-      }
-    }
-  }
-
   void leave_filters(int64_t chunk) {
     const int64_t numbers = task.heads * task.channels * task.filters * task.filter_height * task.filter_width;
     const T scale = T(positions);  // both spectra in a product were divided by this, where one should be
@@ -189,11 +101,11 @@ template <class T> class FilterIsta {
         for (int64_t i = 0; i < size; i++) gradient[i] = gradient[i] + kernel[i] * block.of_power[i];
         torus.invert(gradient, scratch, [&](int64_t row, const C *pair) {
           for (int second = 0; second < 2; second++) {
-            const int64_t at = filter_row(row + second);
+            const int64_t at = this->filter_row(row + second);
             if (at < 0) continue;
-            T *to = (T *)task.of_bank + chunk * numbers + filter_start(block, 0, f, at);
-            const int64_t apart = filter_start(block, 1, f, at) - filter_start(block, 0, f, at);
-            for (int64_t i = 0, x = filter_column(); i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
+            T *to = (T *)task.of_bank + chunk * numbers + this->filter_start(block, 0, f, at);
+            const int64_t apart = this->filter_start(block, 1, f, at) - this->filter_start(block, 0, f, at);
+            for (int64_t i = 0, x = this->filter_column(); i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
               T values[lanes];
               memcpy(values, second ? &pair[x].im : &pair[x].re, sizeof(V));
               for (int64_t lane = 0; lane < block.count; lane++) to[lane * apart + i] = scale * values[lane];
@@ -202,142 +114,6 @@ template <class T> class FilterIsta {
         });
       }
     }
-  }
-
-  void leave_power(const Block &block) const {
-    for (int64_t lane = 0; lane < block.count; lane++) {
-      T *to = (T *)task.power + (block.channel + lane) * task.height * torus.half;
-      for (int64_t h = 0; h < task.height; h++)
-        for (int64_t k = 0; k < torus.half; k++) to[h * torus.half + k] = block.power[k * torus.stride + h][lane];
-    }
-  }
-
-  // Bounds on the eigenvalues of the union of filters and atoms: see Joint.find_bound. `direction` is the signal that
-  // the atoms share most, and after it what P P^T makes of it.
-  void leave_eigenvalue(int64_t image, int64_t head) {
-    const T *atoms = this->atoms(image, head);
-    const int64_t square = task.atoms * atom_vectors;
-    memset(gram, 0, sizeof(V) * square);
-    for (int64_t first = 0; first < positions; first += some) {
-      const int64_t count = positions - first < some ? positions - first : some;
-      for (int64_t n = 0; n < count; n++)
-        load_row(atoms + (first + n) * task.atoms, task.atoms, rows + n * atom_vectors);
-      multiply_transposed<T, true>(atoms + first * task.atoms, task.atoms, count, rows, gram, atom_vectors);
-    }
-    const T dense_bound = perron_eigenvalue<T>(gram, task.atoms, share, share + atom_vectors);
-    T *image_of = direction + positions;
-    const T norm = root(synthesize(atoms, share, direction));
-    for (int64_t n = 0; n < positions; n++) direction[n] /= norm > T(1e-12) ? norm : T(1e-12);
-    memset(share, 0, sizeof(V) * atom_vectors);
-    for (int64_t n = 0; n < positions; n++)
-      for (int64_t i = 0; i < atom_vectors; i++)
-        share[i] += load<T>(atoms + n * task.atoms + i * lanes, task.atoms - i * lanes) * direction[n];
-    V sum = {};
-    for (int64_t i = 0; i < atom_vectors; i++) sum += share[i] * share[i];
-    const T dense_mean = total<T>(sum);
-    synthesize(atoms, share, image_of);
-    T dense_square = 0;
-    for (int64_t n = 0; n < positions; n++) {
-      const T apart = image_of[n] - dense_mean * direction[n];
-      dense_square += apart * apart;
-    }
-    for (int64_t m = 0; m < task.atoms; m++)  // what is left without the direction
-      for (int64_t i = 0; i < atom_vectors; i++) gram[m * atom_vectors + i] -= share[i] * ((const T *)share)[m];
-    const T rest = largest_eigenvalue<T>(gram, gram + square, task.atoms, 1.0);
-    torus.transform(spectrum, scratch, [&](int64_t row, C *pair) {
-      for (int64_t x = 0; x < task.width; x++) {
-        const T *at = direction + row * task.width + x;
-        pair[x] = {all(at[0]), row + 1 < task.height ? all(at[task.width]) : V{}};
-      }
-    });
-    for (int64_t k = 0; k < torus.half; k++)
-      for (int64_t i = k * torus.stride; i < k * torus.stride + torus.height; i++) {
-        const C x = spectrum[i];
-        energy[i] = (x.re * x.re + x.im * x.im) * (T(positions) * (k == 0 || 2 * k == task.width ? T(1) : T(2)));
-      }
-    for (int64_t index = 0; index < width; index++) {
-      const Block &block = blocks[index];
-      V mean = {}, variance = {}, most = {};
-      each_frequency([&](int64_t i) { mean += energy[i] * block.power[i], most = larger<T>(block.power[i], most); });
-      each_frequency([&](int64_t i) {
-        const V apart = block.power[i] - mean;
-        variance += energy[i] * apart * apart;
-      });
-      V bound;
-      for (int64_t lane = 0; lane < lanes; lane++) {
-        const T first = rounded_up<T>(most[lane], positions), d = rest + first, a = dense_mean + mean[lane];
-        const T b = root(dense_square) + root(variance[lane]);
-        const T split = (a + d) / 2 + root((a - d) / 2 * ((a - d) / 2) + b * b);
-        const T tight = rounded_up<T>(split, task.filters * positions + task.atoms), sum = first + dense_bound;
-        bound[lane] = sum < tight ? sum : tight;
-      }
-      store<T>((T *)task.eigenvalue + image * task.heads * task.channels + block.channel, bound, block.count);
-    }
-  }
-
-  // P u for one code, and the square of its length.
-  T synthesize(const T *atoms, const V *code, T *to) const {
-    T square = 0;
-    for (int64_t n = 0; n < positions; n++) {
-      V sum = {};
-      for (int64_t i = 0; i < atom_vectors; i++)
-        sum += load<T>(atoms + n * task.atoms + i * lanes, task.atoms - i * lanes) * code[i];
-      to[n] = total<T>(sum), square += to[n] * to[n];
-    }
-    return square;
-  }
-
-  // Signals (batch, H W, heads channels)
-
-  INLINE int64_t position(const Block &block, int64_t image, int64_t n) const {
-    return (image * positions + n) * task.heads * task.channels + block.channel;
-  }
-
-  INLINE void load_rows(const void *from, const Block &block, int64_t image, int64_t row, C *pair) const {
-    const T *at = (const T *)from + position(block, image, row * task.width);
-    const int64_t channels = task.heads * task.channels;
-    const bool second = row + 1 < task.height;
-    for (int64_t x = 0; x < task.width; x++)
-      pair[x] = {load<T>(at + x * channels, block.count),
-                 second ? load<T>(at + (x + task.width) * channels, block.count) : V{}};
-  }
-
-  template <class Change>
-  INLINE void store_rows(void *to, const Block &block, int64_t image, int64_t row, const C *pair, Change change) const {
-    T *at = (T *)to + position(block, image, row * task.width);
-    const int64_t channels = task.heads * task.channels;
-    const bool second = row + 1 < task.height;
-    for (int64_t x = 0; x < task.width; x++) {
-      const int64_t n = row * task.width + x;
-      store(at + x * channels, change(n, pair[x].re), block.count);
-      if (second) store(at + (x + task.width) * channels, change(n + task.width, pair[x].im), block.count);
-    }
-  }
-
-  // The dense dictionary of a head of an image, and maps of one of its blocks
-
-  INLINE const T *atoms(int64_t image, int64_t head) const {
-    return (const T *)task.dictionary + (image * task.heads + head) * positions * task.atoms;
-  }
-
-  INLINE void enter_map(const V *map, int64_t index, C *spectrum) const {
-    torus.transform(spectrum, scratch, [&](int64_t row, C *pair) {
-      const V *at = map + row * task.width * width + index;
-      const bool second = row + 1 < task.height;
-      for (int64_t x = 0; x < task.width; x++)
-        pair[x] = {at[x * width], second ? at[(x + task.width) * width] : V{}};
-    });
-  }
-
-  INLINE void leave_map(C *spectrum, int64_t index, V *map) const {
-    torus.invert(spectrum, scratch, [&](int64_t row, const C *pair) {
-      V *at = map + row * task.width * width + index;
-      const bool second = row + 1 < task.height;
-      for (int64_t x = 0; x < task.width; x++) {
-        at[x * width] = pair[x].re;
-        if (second) at[(x + task.width) * width] = pair[x].im;
-      }
-    });
   }
 
   INLINE void shrink_dense(V *code, bool whole_strength) const {
@@ -414,18 +190,13 @@ template <class T> class FilterIsta {
   // and would be waited for.
   INLINE void prefetch(const Block &block, int64_t image, int64_t part, int64_t parts) const {
     const int64_t apart = task.heads * task.channels;
-    const T *next = (const T *)task.signal + position(block, image + 1, 0);
-    const T *to = (const T *)(backward ? task.of_signal : task.reconstruction) + position(block, image, 0);
+    const T *next = (const T *)task.signal + this->position(block, image + 1, 0);
+    const T *to = (const T *)(backward ? task.of_signal : task.reconstruction) + this->position(block, image, 0);
     const bool more = image + 1 < task.batch;
     for (int64_t n = positions * part / parts; n < positions * (part + 1) / parts; n++) {
       if (more) __builtin_prefetch(next + n * apart);
       __builtin_prefetch(to + n * apart, 1);
     }
-  }
-
-  template <class Each> INLINE void each_frequency(Each each) const {
-    for (int64_t k = 0; k < torus.half; k++)
-      for (int64_t i = k * torus.stride; i < k * torus.stride + torus.height; i++) each(i);
   }
 
   // Forward
@@ -438,19 +209,19 @@ template <class T> class FilterIsta {
         const Block &block = blocks[index];
         if (dense) {  // what the atoms explain
           const C *more = cause(block, step);
-          enter_map(dense_map, index, cause(block, step));
-          each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + more[i]; });
+          this->enter_map(dense_map, index, cause(block, step));
+          this->each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + more[i]; });
         }
         C *cause = this->cause(block, step);
-        each_frequency([&](int64_t i) { cause[i] = (block.signal[i] - block.explained[i]) * block.step; });
+        this->each_frequency([&](int64_t i) { cause[i] = (block.signal[i] - block.explained[i]) * block.step; });
         if (dense) {
           memcpy(block.explained, cause, sizeof(C) * size);
-          leave_map(block.explained, index, dense_cause(step));
+          this->leave_map(block.explained, index, dense_cause(step));
         }
         const bool first = step == 1 && !thresholded;
         if (first) {  // the first code is P^T of a multiple of the signal, and needs no transform
           const V start = start_factor(block);
-          each_frequency([&](int64_t i) { cause[i] = cause[i] + block.signal[i] * start; });
+          this->each_frequency([&](int64_t i) { cause[i] = cause[i] + block.signal[i] * start; });
         }
         shrink(block, image, step, block.amount, !first);
       }
@@ -460,7 +231,7 @@ template <class T> class FilterIsta {
       for (int64_t index = 0; index < width; index++) {
         const Block &block = blocks[index];
         torus.invert(block.explained, scratch, [&](int64_t row, const C *pair) {
-          store_rows(task.reconstruction, block, image, row, pair,
+          this->store_rows(task.reconstruction, block, image, row, pair,
                      [&](int64_t n, V x) { return dense ? x + dense_map[n * width + index] : x; });
         });
       }
@@ -473,7 +244,7 @@ template <class T> class FilterIsta {
     for (int64_t lane = 0; lane < block.count; lane++) block.bound[lane] = bound[lane];
     block.step = T(1) / block.bound, block.amount = T(task.strength) * block.step;
     torus.transform(block.signal, scratch, [&](int64_t row, C *pair) {
-      load_rows(task.signal, block, image, row, pair);
+      this->load_rows(task.signal, block, image, row, pair);
       if (dense)
         for (int64_t x = 0; x < task.width; x++) {
           dense_signal[(row * task.width + x) * width + index] = pair[x].re;
@@ -485,13 +256,13 @@ template <class T> class FilterIsta {
       shrink(block, image, 0, all(T(task.strength)), false);
     } else {
       const V start = start_factor(block);
-      each_frequency([&](int64_t i) { block.explained[i] = block.signal[i] * (start * block.power[i]); });
+      this->each_frequency([&](int64_t i) { block.explained[i] = block.signal[i] * (start * block.power[i]); });
     }
   }
 
   void begin_dense(int64_t image, int64_t head) {
     V *code = dense_code(0);
-    multiply_transposed<T>(atoms(image, head), task.atoms, positions, dense_signal, code, width);
+    multiply_transposed<T>(this->atoms(image, head), task.atoms, positions, dense_signal, code, width);
     if (thresholded)
       shrink_dense(code, true);
     else
@@ -499,16 +270,16 @@ template <class T> class FilterIsta {
         const V start = start_factor(blocks[index]);
         for (int64_t m = 0; m < task.atoms; m++) code[m * width + index] *= start;
       }
-    multiply<T>(atoms(image, head), positions, task.atoms, code, dense_map, width);
+    multiply<T>(this->atoms(image, head), positions, task.atoms, code, dense_map, width);
   }
 
   void step_dense(int64_t image, int64_t head, int64_t step) {
     V *code = dense_code(step);
     const V *before = dense_code(step - 1);
     if (code != before) memcpy(code, before, sizeof(V) * task.atoms * width);
-    multiply_transposed<T, true>(atoms(image, head), task.atoms, positions, dense_cause(step), code, width);
+    multiply_transposed<T, true>(this->atoms(image, head), task.atoms, positions, dense_cause(step), code, width);
     shrink_dense(code, false);
-    multiply<T>(atoms(image, head), positions, task.atoms, code, dense_map, width);
+    multiply<T>(this->atoms(image, head), positions, task.atoms, code, dense_map, width);
   }
 
   // Backward
@@ -524,7 +295,7 @@ template <class T> class FilterIsta {
     for (int64_t f = 0; f < task.filters; f++) {
       const C *kernel = block.kernel + f * size, *spectrum = code(block, step, f), *gradient = block.gradient;
       C *of_code = block.of_code + f * size, *of_kernel = block.of_kernel + f * size;
-      each_frequency([&](int64_t i) {
+      this->each_frequency([&](int64_t i) {
         const C received = conjugate_times<T>(kernel[i], gradient[i]);
         of_code[i] = add ? of_code[i] + received : received;
         of_kernel[i] = of_kernel[i] + conjugate_times<T>(spectrum[i], gradient[i]);
@@ -571,7 +342,7 @@ template <class T> class FilterIsta {
     for (int64_t index = 0; index < width; index++) {
       const Block &block = blocks[index];
       torus.transform(block.gradient, scratch, [&](int64_t row, C *pair) {
-        load_rows(task.upstream, block, image, row, pair);
+        this->load_rows(task.upstream, block, image, row, pair);
         if (dense)
           for (int64_t x = 0; x < task.width; x++) {
             dense_gradient[(row * task.width + x) * width + index] = pair[x].re;
@@ -584,13 +355,13 @@ template <class T> class FilterIsta {
     if (dense) {
       memset(of_atoms, 0, sizeof(V) * positions * atom_vectors);
       gather(dense_gradient, dense_code(task.steps));
-      multiply_transposed<T>(atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
+      multiply_transposed<T>(this->atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
     }
     for (int64_t step = task.steps; step >= 1; step--) {
       if (dense) {  // after which dense_map is what the gradient of the dense code explains
         keep_support(of_dense_code, dense_code(step));
         gather(dense_cause(step), of_dense_code);
-        multiply<T>(atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
+        multiply<T>(this->atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
       }
       for (int64_t index = 0; index < width; index++) {
         const Block &block = blocks[index];
@@ -598,24 +369,24 @@ template <class T> class FilterIsta {
         const bool first = step == 1 && !thresholded;
         unshrink(block, step);
         if (first)  // c y, of which the first code is the analysis
-          each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i] * start; });
+          this->each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i] * start; });
         if (dense) {
-          enter_map(dense_map, index, block.gradient);
-          each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + block.gradient[i]; });
+          this->enter_map(dense_map, index, block.gradient);
+          this->each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + block.gradient[i]; });
         }
-        each_frequency([&](int64_t i) {  // c = (y - e) / L
+        this->each_frequency([&](int64_t i) {  // c = (y - e) / L
           const C of_residual = block.explained[i] * block.step;
           block.of_signal[i] = block.of_signal[i] + of_residual;
           block.gradient[i] = of_residual * all(T(-1));
         });
         if (dense) {
           memcpy(block.explained, block.gradient, sizeof(C) * size);
-          leave_map(block.explained, index, dense_gradient);
+          this->leave_map(block.explained, index, dense_gradient);
         }
         if (!first)
           receive(block, step - 1, true);
         else
-          each_frequency([&](int64_t i) {  // e_0 = (sum_f k_f k_f^T) c y
+          this->each_frequency([&](int64_t i) {  // e_0 = (sum_f k_f k_f^T) c y
             const C origin = block.signal[i] * start, gradient = block.gradient[i];
             block.of_power[i] += T(2) * (origin.re * gradient.re + origin.im * gradient.im);
             block.of_signal[i] = block.of_signal[i] + gradient * (start * block.power[i]);
@@ -623,14 +394,14 @@ template <class T> class FilterIsta {
       }
       if (dense) {
         gather(dense_gradient, dense_code(step - 1));
-        multiply_transposed<T, true>(atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
+        multiply_transposed<T, true>(this->atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
       }
     }
     if (thresholded)
       for (int64_t index = 0; index < width; index++) {
         const Block &block = blocks[index];
         unshrink(block, 0);
-        each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i]; });
+        this->each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i]; });
       }
     if (dense) {  // the start
       if (thresholded)
@@ -641,13 +412,13 @@ template <class T> class FilterIsta {
           for (int64_t m = 0; m < task.atoms; m++) of_dense_code[m * width + index] *= start;
         }
       gather(dense_signal, of_dense_code);
-      multiply<T>(atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
+      multiply<T>(this->atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
       leave_atoms((T *)task.of_dictionary + (image * task.heads + group) * positions * task.atoms);
     }
     for (int64_t index = 0; index < width; index++) {
       const Block &block = blocks[index];
       torus.invert(block.of_signal, scratch, [&](int64_t row, const C *pair) {
-        store_rows(task.of_signal, block, image, row, pair,
+        this->store_rows(task.of_signal, block, image, row, pair,
                    [&](int64_t n, V x) { return dense ? x + dense_map[n * width + index] : x; });
       });
     }

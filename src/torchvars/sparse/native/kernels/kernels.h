@@ -3,8 +3,10 @@
 #include <type_traits>
 
 #include "atoms.h"
+#include "eigenvalues.h"
 #include "feature_map.h"
 #include "filters.h"
+#include "system.h"
 
 namespace {
 
@@ -14,6 +16,8 @@ template <class T, class Each> void with_kernel(const void *task, Each each) {
     case FILTERS: return each((FilterIsta<T> *)nullptr, *(const Filters *)task);
     case ATOMS: return each((AtomsIsta<T> *)nullptr, *(const Atoms *)task);
     case FEATURES: return each((FeatureMap<T> *)nullptr, *(const Features *)task);
+    case BOUND: return each((FilterBound<T> *)nullptr, *(const Filters *)task);
+    case SYSTEM: return each((FilterSystem<T> *)nullptr, *(const Filters *)task);
   }
 }
 

@@ -2,10 +2,11 @@
 #pragma once
 #include <stdint.h>
 
-enum Kind { FILTERS, ATOMS, FEATURES };
+enum Kind { FILTERS, ATOMS, FEATURES, BOUND, SYSTEM };
 enum Start { ANALYSIS, ZERO, SCALED, THRESHOLDED };
 
-// A run of ISTA with filters, alone or beside atoms, forward or backward; or what is known of these before the run.
+// A run of ISTA with filters, alone or beside atoms, forward or backward (FILTERS); what is known of these before the
+// run (BOUND); or a system of equations with their Gram matrix (SYSTEM).
 struct Filters {
   int64_t kind, precise;           // numbers are float: 0, or double: 1
   int64_t batch, heads, channels;  // signals (batch, H W, heads channels)
@@ -15,14 +16,19 @@ struct Filters {
   int64_t steps, start;                          // start: one of Start
   int64_t bounds;                                // (bounds, heads channels): 1, or the batch
   int64_t chunks;                                // into how many parts the batch is cut: (chunks, ...) of_bank
+  int64_t iterations;                            // SYSTEM: of conjugate gradients, at most
   double strength;
   const void *signal, *bank, *dictionary, *bound;
   void *reconstruction;
   const void *upstream;  // the gradient of the reconstruction; none in the forward pass
   void *of_signal, *of_bank, *of_dictionary;
-  // Where one of these is given, it is all that is wanted.
-  void *power;      // of the filters: (heads channels, H, W / 2 + 1)
+  // BOUND: one of these is wanted.
+  void *power;       // of the filters: (heads channels, H, W / 2 + 1)
   void *eigenvalue;  // an upper bound on those of the union: (batch, heads channels)
+  // SYSTEM: P^T P w = target on the support, w = 0 elsewhere; (batch, filters H W + atoms, heads channels) each
+  const void *target;
+  const uint8_t *support;  // 0 or 1
+  void *solution;
 };
 
 // A run of ISTA with atoms alone, read out by themselves or by a reader, forward or backward.

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from . import native
 from .forms import operators_allowed
-from .operators import Dense, Operator, Partition, filters_beside_atoms
+from .operators import Dense, Operator, Partition, SoftPartition, filters_beside_atoms
 from .penalty import L1
 from .problem import SparseCoding
 from .solvers import ISTA, Solver
@@ -35,7 +35,7 @@ def _is_papers(problem: SparseCoding, solver: Solver) -> bool:
 
 
 def _is_dense(operator: Operator | None) -> bool:
-    return type(operator) in (Dense, Partition)
+    return type(operator) in (Dense, Partition, SoftPartition)
 
 
 def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
@@ -53,6 +53,8 @@ def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) 
 def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
     """By a dense dictionary, read out by itself or another one; None where there is no such form."""
     operator, signal = problem.operator, problem.signal
+    if (output := _with_shares(problem, solver, reader)) is not None:
+        return output
     read = None if reader is None else reader.atoms if _is_dense(reader) else False
     if read is False or operator.size > 2 * operator.atoms.shape[-2] or operator.size == 0:
         return None
@@ -61,7 +63,7 @@ def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) ->
     if type(solver.step) is RowSum:
         if solver.start == "scaled":
             return None
-        step_size = "totals" if type(operator) is Partition else 1 / operator.row_sums()
+        step_size = "totals" if isinstance(operator, Partition) else 1 / operator.row_sums()
     elif operator.nonnegative and operator.size <= operator.atoms.shape[-2]:
         step_size = "bound"
     else:
@@ -69,3 +71,19 @@ def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) ->
     return native.reconstruct_dense(
         operator.atoms, step_size, read, signal, problem.strength, solver.start, solver.steps
     )
+
+
+def _with_shares(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
+    """By shares that nobody has asked for yet, read out by themselves or others; None where there is no such form."""
+    parts = [problem.operator] if reader is None else [problem.operator, reader]
+    if type(solver.step) is not RowSum or solver.start == "scaled":
+        return None
+    if not all(type(part) is SoftPartition and part.keys.ndim == 4 and part.size > 0 for part in parts):
+        return None
+    tensors = [(part.keys, part.prototypes) for part in parts]
+    if not native.takes(problem.signal, *(tensor for pair in tensors for tensor in pair)):
+        return None
+    if problem.operator.size > 2 * problem.operator.keys.shape[-2]:
+        return None
+    read = None if reader is None else tensors[1]
+    return native.reconstruct_shares(tensors[0], read, problem.signal, problem.strength, solver.start, solver.steps)

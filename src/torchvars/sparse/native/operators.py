@@ -256,10 +256,108 @@ def _(upstream, signal, atoms, step_size, reader, rule, strength, start, steps):
 def _with_atoms(signal, atoms, step_size, reader, rule: str, strength: float, start: str, steps: int, **rest) -> Atoms:
     batch, heads, positions, count = atoms.shape
     return task(
-        Atoms, atoms, batch=batch, heads=heads, channels=signal.shape[2] // heads, positions=positions, atoms=count,
+        Atoms, atoms, batch=batch, chunks=batch, heads=heads, channels=signal.shape[2] // heads, positions=positions,
+        atoms=count,
         reads=0 if reader is None else reader.shape[2], step_sizes=0 if step_size is None else step_size.shape[2],
         totals=rule == "totals", strength=strength, start=STARTS.index(start), steps=steps, signal=signal,
         dictionary=atoms, reader=reader, step_size=step_size, **rest,
+    )  # fmt: skip
+
+
+@torch.library.custom_op("torchvars::reconstruct_shares", mutates_args=(), device_types="cpu")
+def reconstruct_shares(
+    signal: Tensor,
+    keys: Tensor,
+    prototypes: Tensor,
+    queries: Tensor | None,
+    reader_prototypes: Tensor | None,
+    strength: float,
+    start: str,
+    steps: int,
+) -> tuple[Tensor, Tensor]:
+    """As `reconstruct_dense` by totals, with P = softmax(k W) that is never held as a whole, and so the reader.
+
+    Args:
+        signal: (batch, N, heads C).
+        keys: k, (batch, N, heads d).
+        prototypes: W, (heads, d, M).
+        queries, reader_prototypes: those of the reader, (batch, K, heads d) and (heads, d, M), or None for P itself.
+        strength, start, steps: of the problem and of the solver.
+    Returns:
+        (batch, N or K, heads C), and the step sizes, (batch, heads, M).
+    """
+    given = signal, keys, prototypes, queries, reader_prototypes = _contiguous(
+        signal, keys, prototypes, queries, reader_prototypes
+    )
+    output, found = _outputs_of_shares(*given)
+    if output.numel():
+        job = _with_shares(*given, strength, start, steps, reconstruction=output, found=found)
+        chunked(job)
+        run(job)
+    return output, found
+
+
+@reconstruct_shares.register_fake
+def _(signal, keys, prototypes, queries, reader_prototypes, strength, start, steps):
+    return _outputs_of_shares(signal, keys, prototypes, queries, reader_prototypes)
+
+
+def _outputs_of_shares(signal, keys, prototypes, queries, reader_prototypes) -> tuple[Tensor, Tensor]:
+    rows = (keys if queries is None else queries).shape[1]
+    found = signal.new_empty(signal.shape[0], prototypes.shape[0], prototypes.shape[2])
+    return signal.new_empty(signal.shape[0], rows, signal.shape[2]), found
+
+
+@torch.library.custom_op("torchvars::reconstruct_shares_backward", mutates_args=(), device_types="cpu")
+def reconstruct_shares_backward(
+    upstream: Tensor,
+    signal: Tensor,
+    keys: Tensor,
+    prototypes: Tensor,
+    queries: Tensor | None,
+    reader_prototypes: Tensor | None,
+    step_size: Tensor,
+    strength: float,
+    start: str,
+    steps: int,
+) -> list[Tensor]:
+    """Gradients of the signal, the keys, their prototypes and, if there are any, the queries and theirs."""
+    upstream, step_size = _contiguous(upstream, step_size)
+    given = signal, keys, prototypes, queries, reader_prototypes = _contiguous(
+        signal, keys, prototypes, queries, reader_prototypes
+    )
+    gradients = [torch.zeros_like(each) for each in given if each is not None]
+    if upstream.numel():
+        of_signal, of_keys, _, *of_reader = gradients
+        job = _with_shares(
+            *given, strength, start, steps, step_sizes=step_size.shape[2], step_size=step_size, upstream=upstream,
+            of_signal=of_signal, of_keys=of_keys, of_queries=of_reader[0] if of_reader else None,
+        )  # fmt: skip
+        of_chunks = prototypes.new_empty(2, chunked(job), *prototypes.shape)
+        job.of_prototypes = of_chunks[0].data_ptr()
+        if of_reader:
+            job.of_reader_prototypes = of_chunks[1].data_ptr()
+        run(job)
+        gradients[2] = _sum(of_chunks[0])
+        if of_reader:
+            gradients[4] = _sum(of_chunks[1])
+    return gradients
+
+
+@reconstruct_shares_backward.register_fake
+def _(upstream, signal, keys, prototypes, queries, reader_prototypes, step_size, strength, start, steps):
+    return [_like(each) for each in (signal, keys, prototypes, queries, reader_prototypes) if each is not None]
+
+
+def _with_shares(
+    signal, keys, prototypes, queries, reader_prototypes, strength: float, start: str, steps: int, **rest
+) -> Atoms:
+    heads, width, count = prototypes.shape
+    return task(
+        Atoms, signal, batch=signal.shape[0], chunks=1, heads=heads, channels=signal.shape[2] // heads, width=width,
+        positions=keys.shape[1], atoms=count, reads=0 if queries is None else queries.shape[1], totals=True,
+        strength=strength, start=STARTS.index(start), steps=steps, signal=signal, keys=keys, prototypes=prototypes,
+        queries=queries, reader_prototypes=reader_prototypes, **rest,
     )  # fmt: skip
 
 
@@ -362,6 +460,16 @@ def _differentiate_dense(ctx, upstream: Tensor, _):
     return of_signal, of_atoms, of_step_size if given else None, of_reader[0] if of_reader else None, *[None] * 4
 
 
+def _keep_shares(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:5], output[1])
+    ctx.rest = inputs[5:]
+
+
+def _differentiate_shares(ctx, upstream: Tensor, _):
+    gradients = torch.ops.torchvars.reconstruct_shares_backward(upstream, *ctx.saved_tensors, *ctx.rest)
+    return *gradients, *[None] * (8 - len(gradients))
+
+
 def _keep_features(ctx, inputs, output) -> None:
     queries, directions, *ctx.rest = inputs
     ctx.save_for_backward(queries, directions, output)
@@ -374,6 +482,12 @@ def _differentiate_features(ctx, upstream: Tensor):
 
 reconstruct.register_autograd(_differentiate, setup_context=_keep)
 reconstruct_dense.register_autograd(_differentiate_dense, setup_context=_keep_dense)
+reconstruct_shares.register_autograd(_differentiate_shares, setup_context=_keep_shares)
 features.register_autograd(_differentiate_features, setup_context=_keep_features)
-for backward in (reconstruct_backward, reconstruct_dense_backward, features_backward):
+for backward in (
+    reconstruct_backward,
+    reconstruct_dense_backward,
+    reconstruct_shares_backward,
+    features_backward,
+):
     backward.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)

@@ -181,6 +181,8 @@ def test_a_scale_of_colours_is_one_for_a_row_or_a_column(tmp_path, monkeypatch):
             "a map of kind 'kernel' is not of a recurrent step: take one of implicit",
         ),
         (["--atoms"], "none of softmax has a VARS layer, so that --atoms has nothing to draw"),
+        (["--layers", "--layer", "0"], "--layer changes nothing where --layers draws all of them: leave it out"),
+        (["--heads", "--head", "0"], "--head changes nothing where --heads draws all of them: leave it out"),
         (["--query", "2,0"], "--query ROW,COLUMN must be from 0 to 1, from the top and the left, got '2,0'"),
         (["--query", "centre"], "--query must be mean, class, or ROW,COLUMN such as .5,.25, got 'centre'"),
         (["--query", "class"], "mixes no class token with the patches"),

@@ -97,6 +97,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{twice[0]} is named twice: name each model once")
     views = [name for name in maps.VIEWS if name != "maps" and getattr(arguments, name) not in (None, False)]
     views = views or ([] if arguments.atoms else ["maps"])
+    for view, option, default in (("steps", "step", None), ("layers", "layer", "-1"), ("heads", "head", "mean")):
+        if views == [view] and getattr(arguments, option) != default:
+            raise ValueError(f"--{option} changes nothing where --{view} draws all of them: leave it out")
     unreadable = {}
     names = figure_names(pictures, arguments.output)
     with _watching(len(pictures)) as tell:

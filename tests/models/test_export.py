@@ -12,6 +12,7 @@ from torchvars.attention import ATTENTIONS
 from torchvars.attention.folded import fold
 from torchvars.cli.main import main
 from torchvars.evaluation.subjects import open_subject
+from torchvars.maps import WithMaps, find_maps, observe
 from torchvars.models.calls import by_calls
 from torchvars.models.export import export
 from torchvars.sparse import LearnedISTA
@@ -219,6 +220,7 @@ def test_an_onnx_file_says_what_it_takes_and_what_its_logits_mean(tmp_path):
     mean, std, classes = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3), ("a", "b", "ç", "d")
     classifier = torchvars.Classifier(build("rvt_micro", "vars_s").model, mean, std, classes).eval()
     export(classifier, tmp_path / "model.onnx", "onnx")
+    assert b".py" not in (tmp_path / "model.onnx").read_bytes()  # nor where in the code each node came from
     model = onnx.load(tmp_path / "model.onnx")
     onnx.checker.check_model(model, full_check=True)
     for value, rest in ((model.graph.input[0], [3, 32, 32]), (model.graph.output[0], [4])):
@@ -251,3 +253,75 @@ def test_layers_share_what_was_traced_but_not_their_weights(tmp_path):
     export(classifier, tmp_path / "model.onnx", "onnx")
     pixels = torch.rand(5, 3, 32, 32)
     torch.testing.assert_close(written(tmp_path / "model.onnx")(pixels), classifier(pixels), rtol=0, atol=1e-5)
+
+
+# With maps
+
+
+def sharp(attention):
+    """A classifier whose codes have zeros and whose maps are not flat."""
+    classifier = build("rvt_micro", attention).eval()
+    with torch.no_grad():
+        for name, parameter in classifier.named_parameters():
+            if any(part in name for part in ("value", "query", "qkv")):
+                parameter.mul_(4)
+    return classifier
+
+
+@pytest.mark.parametrize("attention", ["softmax", "vars_d", pytest.param("vars_sd", marks=SLOW)])
+def test_a_file_with_maps_has_those_of_the_model_for_any_batch_and_query(attention, tmp_path, capsys):
+    import onnx
+    import onnxruntime
+
+    classifier = sharp(attention)
+    classifier.save_pretrained(tmp_path / "saved")
+    path = tmp_path / "model.onnx"
+    main(["export", str(tmp_path / "saved"), "--maps", "--output", str(path)])
+    classifier = torchvars.Classifier.from_pretrained(tmp_path / "saved")
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    told = session.get_modelmeta().custom_metadata_map
+    steps = None if attention == "softmax" else 3
+    assert json.loads(told["maps"]) == {
+        "kind": "implicit",
+        "grid": [4, 4],
+        "layers": {"model.blocks.0.attn": steps},
+    }
+    pixels = torch.rand(3, 3, 32, 32)
+    seen = observe(classifier, pixels)
+    for place in ((-1, -1), (31, 9)):
+        query = torch.tensor(place).numpy()
+        logits, maps, *sparsity = session.run(None, {"pixels": pixels.numpy(), "query": query})
+        torch.testing.assert_close(torch.from_numpy(logits), seen.output, rtol=0, atol=1e-4)
+        assert len(sparsity) == (steps is not None)
+        for step in [None] if steps is None else range(steps + 1):
+            expected = find_maps(seen, step=step, query="mean" if place == (-1, -1) else place)
+            found = torch.from_numpy(maps[:, 0, step or 0])
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-3 * expected.max().item())
+
+
+def test_weights_in_half_precision_halve_the_file_and_keep_the_logits(tmp_path):
+    settings = {"img_size": 32, "patch_size": 8, "num_classes": 4, "widths": (32,), "heads": (2,), "depths": (1,)}
+    classifier = torchvars.Classifier(torchvars.create("rvt_micro_softmax", **settings)).eval()
+    export(classifier, tmp_path / "single.onnx", "onnx")
+    difference = export(classifier, tmp_path / "half.onnx", "onnx", half=True)
+    single, half = ((tmp_path / f"{name}.onnx").stat().st_size for name in ("single", "half"))
+    assert 0.45 < half / single < 0.65
+    assert 0 < difference < 0.01
+    pixels = torch.rand(2, 3, 32, 32)
+    rounded = {
+        name: value.half().float() if value.is_floating_point() and value.numel() >= 1024 else value
+        for name, value in classifier.state_dict().items()
+    }
+    classifier.load_state_dict(rounded)
+    torch.testing.assert_close(written(tmp_path / "half.onnx")(pixels), classifier(pixels), rtol=0, atol=1e-5)
+
+
+def test_maps_and_half_precision_are_of_onnx_alone(tmp_path, capsys):
+    for option in ("--maps", "--half"):
+        with pytest.raises(SystemExit):
+            main(["export", "rvt_micro_softmax.cifar10", option, "--format", "pt2", "--output", str(tmp_path / "x")])
+        assert f"{option} is for --format onnx, got pt2" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="are for the format onnx, got 'pt2'"):
+        export(build("rvt_micro", "softmax"), tmp_path / "x", "pt2", extend=WithMaps)
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..sparse import Convolution, Dense, Joint, SoftPartition
 from ..sparse.precision import outside_autocast
 from .features import PositiveFeatures, orthogonalized
-from .tokens import Grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads, without_format
+from .tokens import Grid, as_grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads, without_format
 
 
 class Static(nn.Module):
@@ -27,7 +27,7 @@ class Static(nn.Module):
     def __init__(self, dim: int, heads: int, grid: Grid, *, filters: int = 5, size: Grid | None = None):
         super().__init__()
         self.grid = check_grid(grid)
-        size = self.grid if size is None else tuple(size)
+        size = self.grid if size is None else as_grid(size)
         if size[0] > grid[0] or size[1] > grid[1]:
             raise ValueError(f"filters of {size[0]} x {size[1]} are larger than the grid of {grid[0]} x {grid[1]}")
         if filters < 1:

@@ -25,6 +25,8 @@ class PositiveFeatures(nn.Module):
             as in softmax attention.
     """
 
+    directions: Tensor
+
     def __init__(self, dim: int, heads: int, count: int, *, orthogonal: bool = True, normalize: bool = False):
         super().__init__()
         if count < 1:

@@ -1,10 +1,13 @@
 """VARS layers for an exported graph: of pictures of one size, and with filters that no longer change."""
 
+from functools import partial
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 
-from ..sparse import L1, Dense, Joint, Learned, RowSum, Solver, SparseCoding, soft
-from ..sparse.spectral import Basis, FixedFilters
+from ..sparse import L1, Convolution, Dense, Joint, Learned, RowSum, Solver, SparseCoding, soft
+from ..sparse.spectral import Basis, FixedFilters, Rotated
 from .base import Attention
 from .dictionaries import Static, StaticDynamic
 from .reconstruction import Reconstruction
@@ -27,9 +30,26 @@ class Folded(Attention):
         self.reconstruct = Reconstruct(filters, layer.solver, layer.strength, nonnegative=nonnegative)
 
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
+        return self.proj(merge_heads(self.reconstruct(*self.pieces(tokens, grid))))
+
+    def pieces(self, tokens: Tensor, grid: Grid | None) -> tuple[Tensor, ...]:
+        """Values and, of SD, atoms."""
         value = precise(split_heads(self.value(tokens), self.heads))
-        atoms = () if self.dynamic is None else (self.dynamic.atoms(tokens, grid),)
-        return self.proj(merge_heads(self.reconstruct(value, *atoms)))
+        return (value,) if self.dynamic is None else (value, self.dynamic.atoms(tokens, grid))
+
+    # As a `Reconstruction` has them, for who looks into it
+
+    reader = None
+
+    @property
+    def solver(self) -> Solver:
+        return self.reconstruct.solver
+
+    def pose(self, tokens: Tensor, grid: Grid | None = None) -> SparseCoding:
+        """The problem that these tokens pose, on the grid itself."""
+        value, *atoms = self.pieces(tokens, grid)
+        problem = self.reconstruct.pose(value, *atoms)
+        return SparseCoding(Rotated(problem.operator, self.reconstruct.filters.basis), value, problem.penalty)
 
 
 class Reconstruct(nn.Module):
@@ -45,12 +65,16 @@ class Reconstruct(nn.Module):
         self.filters, self.solver, self.strength, self.nonnegative = filters, solver, strength, nonnegative
 
     def forward(self, value: Tensor, atoms: Tensor | None = None) -> Tensor:
+        problem = self.pose(value, atoms)
+        return self.filters.basis.inverse(problem.operator.synthesize(self.solver.solve(problem)))
+
+    def pose(self, value: Tensor, atoms: Tensor | None = None) -> SparseCoding:
+        """The problem in the basis."""
         basis, operator = self.filters.basis, self.filters()
         if atoms is not None:
             # P^T P is that of the atoms on the grid, so that what is known of its entries still holds.
             operator = Joint(operator, Dense(basis.transform(atoms), nonnegative=self.nonnegative))
-        code = self.solver.solve(SparseCoding(operator, basis.transform(value), _L1(self.strength)))
-        return basis.inverse(operator.synthesize(code))
+        return SparseCoding(operator, basis.transform(value), _L1(self.strength))
 
     def extra_repr(self) -> str:
         return f"strength={self.strength}, nonnegative={self.nonnegative}"
@@ -74,10 +98,7 @@ def fold(model: nn.Module, *inputs: Tensor) -> nn.Module:
     """
     layers = {name: layer for name, layer in model.named_modules() if _can_fold(layer)}
     grids: dict[str, set[Grid]] = {name: set() for name in layers}
-    hooks = [
-        _static(layer).register_forward_hook(lambda _, __, operator, name=name: grids[name].add(operator.grid))
-        for name, layer in layers.items()
-    ]
+    hooks = [_static(layer).register_forward_hook(partial(_note_grid, grids[name])) for name, layer in layers.items()]
     try:
         model(*inputs)
     finally:
@@ -94,7 +115,11 @@ def fold(model: nn.Module, *inputs: Tensor) -> nn.Module:
     return model
 
 
-def _can_fold(layer: nn.Module) -> bool:
+def _note_grid(grids: set[Grid], static: nn.Module, inputs: tuple, operator: Convolution) -> None:
+    grids.add(operator.grid)
+
+
+def _can_fold(layer: nn.Module) -> TypeGuard[Reconstruction]:
     """Whether it is the paper's layer, with a solver that asks nothing of single entries of the dictionary."""
     return (
         type(layer) is Reconstruction
@@ -112,4 +137,6 @@ def _takes_row_sums(solver: Solver) -> bool:
 
 
 def _static(layer: Reconstruction) -> Static:
-    return layer.dictionary.static if type(layer.dictionary) is StaticDynamic else layer.dictionary
+    static = layer.dictionary.static if isinstance(layer.dictionary, StaticDynamic) else layer.dictionary
+    assert isinstance(static, Static)
+    return static

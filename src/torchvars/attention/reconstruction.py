@@ -1,6 +1,7 @@
 """The VARS layer: attention as the sparse reconstruction of its values."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ class Reconstruction(Attention):
         reader: (tokens, grid) -> Operator that reads the code out; the dictionary itself when None.
     """
 
+    solver: Solver
     threshold = staticmethod(soft)
     observer: Callable[[SparseCoding, Tensor, Operator, Tensor], None] | None = None  # set by `inspect`
 
@@ -49,7 +51,7 @@ class Reconstruction(Attention):
         self.value = nn.Linear(dim, dim, bias=bias)
         self.dictionary = dictionary
         self.reader = reader
-        self.solver = solver
+        self.solver = as_solver(solver)
         self.strength = strength
         self.proj = nn.Linear(dim, dim)
 
@@ -80,7 +82,7 @@ class Reconstruction(Attention):
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         return self.proj(self.reconstruct(tokens, grid))
 
-    def __setattr__(self, name: str, value) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         if name == "solver":
             value = as_solver(value)
         if name == "strength" and isinstance(value, nn.Parameter):

@@ -67,10 +67,10 @@ def subject_of(name: str, classifier: Classifier, size: int | None = None) -> Su
     Raises:
         ValueError: the model does not take pictures of that size.
     """
-    strange = {each.dtype for each in classifier.parameters() if each.is_floating_point()} - {torch.float32}
-    if strange:
+    others = {each.dtype for each in classifier.parameters() if each.is_floating_point()} - {torch.float32}
+    if others:
         raise ValueError(
-            f"{name} has weights of {', '.join(map(str, strange))}: models are evaluated in single precision; "
+            f"{name} has weights of {', '.join(map(str, others))}: models are evaluated in single precision; "
             "call .float() first"
         )
     if size is not None:

@@ -139,8 +139,12 @@ class SparseMixing(Mixing):
     def mix(self, values: Tensor, step: int | None = None) -> Tensor:
         problem = self.problem(values)
         if step is None:
-            return self.reader.synthesize(self.solver.solve(problem))
-        return self.reader.synthesize(next(islice(self.solver.trajectory(problem), step, None)))
+            return self.read(self.solver.solve(problem))
+        return self.read(next(islice(self.solver.trajectory(problem), step, None)))
+
+    def read(self, code: Tensor) -> Tensor:
+        """R u, what is made of a code: (batch, heads, N, C)."""
+        return self.reader.synthesize(code)
 
     def kernel(self, query: Tensor) -> Tensor:
         return self.operator.synthesize(self.reader.analyze(spread(query, self.values)))
@@ -154,8 +158,8 @@ class ReleasedStaticMixing(SparseMixing):
         super().__init__(layer, tokens, self.grid)
         self.spectrum, self._finish = layer.second_spectrum(self.grid), layer.finish
 
-    def mix(self, values: Tensor, step: int | None = None) -> Tensor:
-        return self.filter(super().mix(values, step), self.spectrum)
+    def read(self, code: Tensor) -> Tensor:
+        return self.filter(super().read(code), self.spectrum)
 
     def kernel(self, query: Tensor) -> Tensor:
         asked = self.filter(spread(query, self.values), self.spectrum.conj())

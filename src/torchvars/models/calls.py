@@ -38,6 +38,10 @@ class Call(nn.Module):
         value, given = inputs[0], (*inputs, *tensors_of(self.part).values())
         return torch.onnx.ops.symbolic(f"{DOMAIN}::{self.name}", given, dtype=value.dtype, shape=value.shape, version=1)
 
+    def __getattr__(self, name: str):
+        """What it stands for, for who looks into it: `pose`, `solver`, `filters`."""
+        return super().__getattr__(name) if name == "part" else getattr(self.part, name)
+
 
 def tensors_of(part: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by their names."""

@@ -36,21 +36,28 @@ def export(
     format: str,
     img_size: int | Sequence[int] | None = None,
     *,
+    extend: Callable[[Classifier, Tensor], nn.Module] | None = None,
+    half: bool = False,
     say: Callable[[str], object] = lambda step: None,
 ) -> float:
     """Writes a classifier, pixels in [0, 1] -> logits, for any batch of pictures of one size, and runs what it wrote.
 
-    It is written in single precision. An ONNX file says in its metadata what the classes are and how pixels are made.
+    It computes in single precision. An ONNX file says in its metadata what the classes are and how pixels are made.
 
     Args:
         format: "onnx" or "pt2" (a `torch.export` program).
         img_size: pixels of the pictures; what the model was built for when None.
+        extend: (classifier, pixels) -> a module that returns more than logits, such as `torchvars.maps.WithMaps`, with
+            `classifier`, `inputs`, `outputs` and `metadata` as that has them; for ONNX.
+        half: whether large weights are stored in half precision, which halves the file; for ONNX.
         say: told of each step, in a line, before it is taken.
     Returns:
         The largest difference between the logits of the file and of the model, on random pictures of two batch sizes.
     """
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if format != "onnx" and (extend is not None or half):
+        raise ValueError(f"maps and weights in half precision are for the format onnx, got {format!r}")
     path = Path(path)
     if img_size is None and (img_size := image_size(classifier.model)) is None:
         raise ValueError(
@@ -70,8 +77,14 @@ def export(
     except (AssertionError, RuntimeError, ValueError) as error:
         raise ValueError(f"the model takes no pictures of {size[0]} x {size[1]} pixels: {error}") from error
     metadata = describe(classifier, size)
-    classifier = fold(classifier, pictures[0])
-    if format == "pt2":
+    if extend is not None:
+        extended = extend(classifier, pictures[0])
+        metadata["maps"] = extended.metadata
+        extended.classifier = fold(extended.classifier, pictures[0])
+        content = _onnx(extended, pictures[0], metadata, half, say)
+        run = _session(content, extended.inputs)
+    elif format == "pt2":
+        classifier = fold(classifier, pictures[0])
         say("tracing the model")
         program = _trace(classifier, (pictures[0],))
         content = io.BytesIO()
@@ -79,7 +92,7 @@ def export(
         content = content.getvalue()
         run = torch.export.load(io.BytesIO(content)).module()
     else:
-        content = _onnx(classifier, pictures[0], metadata, say)
+        content = _onnx(fold(classifier, pictures[0]), pictures[0], metadata, half, say)
         run = _session(content)
     say("comparing its logits with the model's")
     differences = [
@@ -113,23 +126,32 @@ def describe(classifier: Classifier, size: tuple[int, int]) -> dict[str, object]
 
 
 def _trace(model: nn.Module, inputs: tuple, of_pictures: bool = True) -> torch.export.ExportedProgram:
-    """A program of any batch."""
+    """A program of any batch: of pictures, the first input, or of all that the first input is made of."""
     batch = {0: torch.export.Dim("batch", min=1, max=4096)}
-    shapes = (batch,) if of_pictures else (tuple(batch for _ in inputs[0]), tuple(None for _ in inputs[1]))
+    if of_pictures:
+        shapes = (batch, *[None] * (len(inputs) - 1))
+    else:
+        shapes = (tuple(batch for _ in inputs[0]), tuple(None for _ in inputs[1]))
     return torch.export.export(model, inputs, dynamic_shapes=shapes)
 
 
-def _onnx(classifier: Classifier, pictures: Tensor, metadata: dict[str, object], say: Callable[[str], object]) -> bytes:
+def _onnx(
+    module: nn.Module, pictures: Tensor, metadata: dict[str, object], half: bool, say: Callable[[str], object]
+) -> bytes:
     """The bytes of an ONNX file; what is not text in the metadata is JSON."""
     import onnx_ir
     from onnx_ir.passes import common
 
-    bodies = by_calls(classifier, pictures)
+    more: dict[str, Tensor] = getattr(module, "inputs", {})
+    inputs = (pictures, *more.values())
+    bodies = by_calls(module, *inputs)
     say("tracing the model")
-    program = _trace(classifier, (pictures,))
+    program = _trace(module, inputs)
     say(f"translating {len(program.graph.nodes)} operations to ONNX")
-    model = _translate(program, input_names=["pixels"], output_names=["logits"])
-    if bodies:
+    names = ["logits", *getattr(module, "outputs", ())]
+    model = _translate(program, input_names=["pixels", *more], output_names=names)
+    called = {node.op_type for node in model.graph}
+    if bodies := {name: body for name, body in bodies.items() if name in called}:
         say(f"adding the solver, once for {len(bodies)} kind{'s' if len(bodies) > 1 else ''} of layers")
         add_functions(model, bodies, lambda body, inputs: _translate(_trace(body, inputs, of_pictures=False)))
     for change in (
@@ -138,9 +160,12 @@ def _onnx(classifier: Classifier, pictures: Tensor, metadata: dict[str, object],
         common.CommonSubexpressionEliminationPass(),
         common.RemoveUnusedNodesPass(),
         common.RemoveUnusedOpsetsPass(),
+        common.ClearMetadataAndDocStringPass(),  # where in the code each node came from, with the paths of this machine
     ):
         change(model)
     _name_batch(model)
+    if half:
+        _store_in_half(model)
     for key, value in metadata.items():
         model.metadata_props[key] = value if isinstance(value, str) else json.dumps(value)
     return onnx_ir.to_proto(model).SerializeToString()
@@ -161,6 +186,29 @@ def _translate(program: torch.export.ExportedProgram, **names: list[str]):
     return model
 
 
+def _store_in_half(model, least: int = 1024) -> None:
+    """Stores initializers of at least that many numbers in half precision; a Cast before they are used, once."""
+    import numpy as np
+    import onnx_ir
+
+    for value in list(model.graph.initializers.values()):
+        if value.dtype != onnx_ir.DataType.FLOAT or value.const_value.size < least:
+            continue
+        numbers = value.const_value.numpy()
+        if not np.abs(numbers).max() < np.finfo(np.float16).max:
+            continue
+        stored = onnx_ir.tensor(numbers.astype(np.float16), name=f"{value.name}.half")
+        half = onnx_ir.Value(
+            name=stored.name, shape=value.shape, type=onnx_ir.TensorType(stored.dtype), const_value=stored
+        )
+        cast = onnx_ir.Node("", "Cast", [half], [onnx_ir.AttrInt64("to", onnx_ir.DataType.FLOAT)])
+        cast.outputs[0].shape, cast.outputs[0].type = value.shape, value.type
+        value.replace_all_uses_with(cast.outputs[0])
+        model.graph.insert_before(model.graph[0], cast)
+        del model.graph.initializers[value.name]
+        model.graph.initializers.add(half)
+
+
 def _name_batch(model) -> None:
     """Calls the axis of pictures `batch` wherever it is, and not s26 or as the tracer called it."""
     import onnx_ir
@@ -176,12 +224,13 @@ def _named(dim):
     return dim if known else re.sub(r"\bs\d+\b", "batch", str(dim.value))
 
 
-def _session(content: bytes) -> Callable[[Tensor], Tensor]:
+def _session(content: bytes, more: dict[str, Tensor] | None = None) -> Callable[[Tensor], Tensor]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    given = {name: value.numpy() for name, value in (more or {}).items()}
 
     def run(pixels: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(["logits"], {"pixels": pixels.numpy()})[0])
+        return torch.from_numpy(session.run(["logits"], {"pixels": pixels.numpy(), **given})[0])
 
     return run

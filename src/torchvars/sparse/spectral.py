@@ -124,6 +124,25 @@ class SpectralConvolution(Operator):
         return self._bound
 
 
+class Rotated(Operator):
+    """T^-1 P' of an operator P' in the basis: it takes and gives signals on the grid."""
+
+    def __init__(self, operator: Operator, basis: Basis):
+        self.operator, self.basis, self.size = operator, basis, operator.size
+
+    def analyze(self, signal: Tensor) -> Tensor:
+        return self.operator.analyze(self.basis.transform(signal))
+
+    def synthesize(self, code: Tensor) -> Tensor:
+        return self.basis.inverse(self.operator.synthesize(code))
+
+    def gram(self, code: Tensor) -> Tensor:
+        return self.operator.gram(code)
+
+    def find_bound(self) -> Tensor:
+        return self.operator.lipschitz()
+
+
 class FixedFilters(nn.Module):
     """The constants of `SpectralConvolution`, found once.
 

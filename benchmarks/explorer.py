@@ -1,0 +1,117 @@
+"""How fast the explorer answers, in a headless Chromium on this machine.
+
+    python benchmarks/explorer.py [--rounds 20] [--chromium /usr/bin/chromium] [--json FILE]
+
+First prediction: from the request for the page until all models that are shown have answered, with an empty profile.
+Slider: from a move of the severity slider until all models that are shown have answered and are drawn. Beside the time
+on the clock stands the processor time of the browser, which says more where something else runs. Needs the extra `web`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from pathlib import Path
+from threading import Thread
+
+from playwright.sync_api import Page, sync_playwright
+
+from torchvars.explorer.server import read_page, serve
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20, help="moves of the slider (default: 20)")
+    parser.add_argument("--starts", type=int, default=3, help="starts of the browser (default: 3)")
+    parser.add_argument("--chromium", default="/usr/bin/chromium", help="default: /usr/bin/chromium")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there, too")
+    arguments = parser.parse_args()
+    server = serve(read_page())
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = "http://{}:{}/".format(*server.server_address)
+    first, moves, models = [], [], {}
+    with sync_playwright() as playwright:
+        for _ in range(arguments.starts):
+            browser = playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
+            page = browser.new_page()
+            before = processor_seconds()
+            page.goto(address)
+            wait(page, "performance.getEntriesByName('first answer').length > 0")
+            on_clock = page.evaluate("performance.getEntriesByName('first answer')[0].startTime")
+            first.append((on_clock, 1000 * (processor_seconds() - before)))
+            wait(page, "document.body.dataset.complete === 'true'")
+            for number in range(max(1, arguments.rounds // arguments.starts)):
+                before = processor_seconds()
+                page.fill("#severity", str(1 + number % 5))
+                wait(page, "explorer.idle()")
+                on_clock = page.evaluate(
+                    "performance.getEntriesByName('answered').at(-1).startTime"
+                    " - performance.getEntriesByName('changed').at(-1).startTime"
+                )
+                moves.append((on_clock, 1000 * (processor_seconds() - before)))
+                for name in page.evaluate("explorer.state().models"):
+                    models.setdefault(name, []).append(page.evaluate(f"explorer.answerOf('{name}').milliseconds"))
+            browser.close()
+    server.shutdown()
+    load = os.getloadavg()[0]
+    print(f"milliseconds, median (least to most); load of the machine {load:.1f} on {os.cpu_count()} processors\n")
+    print("| | on the clock | of the processor |\n|---|---|---|")
+    for name, times in (("first prediction", first), ("slider", moves)):
+        print(f"| {name} | {spread([each[0] for each in times])} | {spread([each[1] for each in times])} |")
+    for name, times in models.items():
+        print(f"| {name} alone | {spread(times)} | |")
+    if arguments.json:
+        found = {"first": first, "slider": moves, "models": models, "load": load}
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def spread(times: list[float]) -> str:
+    return f"{statistics.median(times):.0f} ({min(times):.0f} to {max(times):.0f})"
+
+
+def wait(page: Page, condition: str, seconds: float = 120) -> None:
+    """Polls, since the page allows no code made of text."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        if time.monotonic() > end:
+            raise TimeoutError(f"{condition} did not come true; the page says: {page.inner_text('body')[:500]}")
+        time.sleep(0.02)
+
+
+def processor_seconds() -> float:
+    """Of all processes that this one started, and that they started, except those that ended."""
+    parents, spent = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().rpartition(")")
+        except OSError:  # it ended
+            continue
+        fields = rest.split()
+        process = int(path.parent.name)
+        parents[process] = int(fields[1])
+        if "chrom" in name:
+            spent[process] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(seconds for process, seconds in spent.items() if os.getpid() in above(process, parents))
+
+
+def above(process: int, parents: dict[int, int]) -> list[int]:
+    """The process that started it, and so on."""
+    found = []
+    while process := parents.get(process, 0):
+        found.append(process)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """P u for the code u of a solver, by the fastest form there is."""
 
+import torch
 from torch import Tensor
 
 from . import native
@@ -60,6 +61,8 @@ def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) ->
         return None
     if not native.takes(signal, operator.atoms, *([] if read is None else [read])):
         return None
+    if torch.broadcast_shapes(operator.atoms.shape[:-2], signal.shape[:2]) != signal.shape[:2]:
+        return None  # one signal for several dictionaries
     if type(solver.step) is RowSum:
         if solver.start == "scaled":
             return None

@@ -1,49 +1,70 @@
-"""CPU time of single layers on one thread, as a ratio to fused softmax attention.
+"""CPU time of layers and models on one thread, as a ratio to fused softmax attention.
 
     python benchmarks/cpu_time.py
 
 What `torchvars benchmark` measures by the clock, for machines on which others work as well: a thread that waits for its
-turn is not counted. All layers run in turns in one process; figures are medians over rounds of the ratio within a
-round, forward / forward + backward, and milliseconds.
+turn is not counted. All of a row's size run in turns in one process; figures are medians over rounds of the ratio
+within a round, forward / forward + backward, and milliseconds. "at the equilibrium" is `Equilibrium(ISTA(3))`, and
+rvt_tiny the whole model on 8 pictures of 224 pixels, training without the optimiser.
 """
 
 import argparse
 import statistics
 import time
+from collections.abc import Mapping
 
 import torch
 
-from torchvars.models.speed import interleaved, layer, with_reference
-from torchvars.sparse import native
+from torchvars.models import create
+from torchvars.models.speed import Contestant, interleaved, layer, with_reference
+from torchvars.sparse import ISTA, Equilibrium, native
+
+PARTS = ("layers", "equilibrium", "models")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--attentions", nargs="+", default=["vars_s", "vars_sd", "vars_d"])
+    parser.add_argument("--attentions", nargs="+", default=["vars_s", "vars_sd", "vars_d", "vars_p"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print(f"{native.describe()}, PyTorch {torch.__version__}, one thread\n")
-    for tokens, batch in ((196, 16), (784, 4), (3136, 1)):
-        contestants = {name: layer(name, tokens, batch) for name in with_reference(arguments.attentions)}
-        actions = {}
-        for name, contestant in contestants.items():
-            actions[name, "forward"] = lambda each=contestant: seconds(each, training=False)
-            actions[name, "training"] = lambda each=contestant: seconds(each, training=True)
-        for action in actions.values():
-            action()
-        measured = interleaved(actions, arguments.rounds)
-        for name in contestants:
-            cells = []
-            for kind in ("forward", "training"):
-                pairs = zip(measured[name, kind], measured["softmax", kind], strict=True)
-                cells.append(f"{statistics.median(own / other for own, other in pairs):.2f}")
-            milliseconds = [f"{1e3 * statistics.median(measured[name, kind]):.0f}" for kind in ("forward", "training")]
-            print(f"| {tokens} x {batch} | {name} | {' / '.join(cells)} | {' / '.join(milliseconds)} ms |", flush=True)
+    names = with_reference(arguments.attentions)
+    if "layers" in arguments.parts:
+        for tokens, batch in ((196, 16), (784, 4), (3136, 1)):
+            measure(f"{tokens} x {batch}", {name: layer(name, tokens, batch) for name in names}, arguments.rounds)
+    if "equilibrium" in arguments.parts:
+        contestants = {name: layer(name, 196, 4) for name in names}
+        for name in names[1:]:
+            contestants[name].module.solver = Equilibrium(ISTA(3))
+        measure("196 x 4, at the equilibrium", contestants, arguments.rounds)
+    if "models" in arguments.parts:
+        pictures = torch.randn(8, 3, 224, 224)
+        contestants = {name: Contestant(create(f"rvt_tiny_{name}"), (pictures,)) for name in names}
+        measure("rvt_tiny, 224 pixels x 8", contestants, arguments.rounds)
 
 
-def seconds(contestant, *, training: bool) -> float:
+def measure(title: str, contestants: Mapping[str, Contestant], rounds: int) -> None:
+    """Prints a row for each contestant; the first is softmax."""
+    actions = {}
+    for name, contestant in contestants.items():
+        actions[name, "forward"] = lambda each=contestant: seconds(each, training=False)
+        actions[name, "training"] = lambda each=contestant: seconds(each, training=True)
+    for action in actions.values():
+        action()
+    measured = interleaved(actions, rounds)
+    for name in contestants:
+        cells = []
+        for kind in ("forward", "training"):
+            pairs = zip(measured[name, kind], measured["softmax", kind], strict=True)
+            cells.append(f"{statistics.median(own / other for own, other in pairs):.2f}")
+        milliseconds = [f"{1e3 * statistics.median(measured[name, kind]):.0f}" for kind in ("forward", "training")]
+        print(f"| {title} | {name} | {' / '.join(cells)} | {' / '.join(milliseconds)} ms |", flush=True)
+
+
+def seconds(contestant: Contestant, *, training: bool) -> float:
     """CPU time of a pass."""
     contestant.module.train(training).zero_grad(set_to_none=True)
     contestant.inputs[0].grad = None

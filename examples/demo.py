@@ -3,8 +3,8 @@
     python examples/demo.py [--output output/demo] [--limit 300]
 
 300 test pictures of CIFAR-10 are shown to every model that was trained on CIFAR-10, and 100 of them attacked. Printed:
-a table of accuracies with their intervals. Drawn: accuracy by corruption and radius; what a model passes on of a
-photograph after each recurrent step, clean and corrupted; and the same for all models side by side.
+a table of accuracies with their intervals. Drawn: accuracy by corruption and radius; what the attentions of all models
+pass on of a photograph, clean and corrupted; and the same after each recurrent step.
 """
 
 import argparse
@@ -12,14 +12,12 @@ from pathlib import Path
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 import torchvars
 from torchvars.cli.memory import keep_freed_memory
-from torchvars.evaluation import Results, corrupt, open_subject, print_table
-from torchvars.figures.attention import draw_models, draw_steps
+from torchvars.evaluation import Results, open_subject, print_table
+from torchvars.figures import maps
 from torchvars.figures.robustness import draw_attacks, draw_corruptions
-from torchvars.models.pixels import centre_pixels
 from torchvars.models.registry import trained
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -38,19 +36,6 @@ def try_out(name: str, folder: Path, limit: int) -> Results:
     return torchvars.evaluate(name, "pgd", data, **attacked, **how)
 
 
-def photograph(name: str, size: int) -> Tensor:
-    """(3, size, size) in [0, 1]."""
-    return centre_pixels(Image.open(PICTURES / name).convert("RGB"), size)
-
-
-def spoilt(pixels: Tensor) -> dict[str, Tensor]:
-    """A photograph as it is and under corruptions of the fourth of five severities."""
-    found = {"clean": pixels}
-    for name in ("gaussian_noise", "fog", "pixelate"):
-        found[name.replace("_", " ")] = corrupt(pixels[None], name, 4, ["photograph"], strengths="imagenet")[0]
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("output/demo"), help="folder for results and pictures")
@@ -64,13 +49,12 @@ def main() -> None:
     draw_corruptions(results, folder / "corruptions.png")
     draw_attacks(results, folder / "attacks.png")
 
-    names = trained("rvt_micro", "imagenette")
-    models = {attention: torchvars.Classifier.from_pretrained(name) for attention, name in names.items()}
-    size = open_subject("rvt_micro_vars_d").size
-    photographs = {each: photograph(f"{each}.jpg", size) for each in ("astronaut", "chelsea", "coffee", "rocket")}
-    draw_steps(models["vars_d"], photographs, folder / "steps.png")
-    draw_steps(models["vars_d"], spoilt(photographs["chelsea"]), folder / "steps_corrupted.png")
-    draw_models(models, spoilt(photographs["chelsea"]), folder / "models.png")
+    models = [open_subject(name) for name in trained("rvt_micro", "imagenette").values()]
+    with Image.open(PICTURES / "chelsea.jpg") as image:
+        photograph = image.convert("RGB")
+    asking = maps.Asking("energy")
+    maps.draw(maps.under_corruptions(models, photograph, asking), folder / "maps.png")
+    maps.draw(maps.by_step(models, photograph, asking), folder / "steps.png")
     print(f"results and pictures: {folder}")
 
 

@@ -93,7 +93,7 @@ def test_demo_compares_every_model_and_draws(tmp_path, monkeypatch, capsys):
         assert clean.value >= 60  # 80 and more of all pictures
         assert attacked.value < clean.value
         assert name in printed
-    for picture in ("corruptions", "attacks", "steps", "steps_corrupted", "models"):
+    for picture in ("corruptions", "attacks", "maps", "steps"):
         assert (folder / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
     assert f"results and pictures: {folder}" in printed
 

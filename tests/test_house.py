@@ -14,8 +14,8 @@ from torchvars.cli.main import main
 from torchvars.sparse import SOLVERS
 
 SOURCE = Path(torchvars.__file__).parent
-# Each room imports only from rooms before it.
-ROOMS = [
+# Each subpackage imports only from those before it.
+SUBPACKAGES = [
     "sparse",
     "attention",
     "models",
@@ -24,6 +24,7 @@ ROOMS = [
     "scoring",
     "training",
     "evaluation",
+    "generalization",
     "figures",
     "explorer",
     "cli",
@@ -31,14 +32,14 @@ ROOMS = [
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_rooms_import_only_from_rooms_above(path):
+def test_subpackages_import_only_from_those_above(path):
     parts = path.relative_to(SOURCE).parts
     if len(parts) == 1:
         return
-    allowed = ROOMS[: ROOMS.index(parts[0]) + 1]
+    allowed = SUBPACKAGES[: SUBPACKAGES.index(parts[0]) + 1]
     for name in imported(path, ("torchvars", *parts[:-1])):
-        _, room, *_ = *name.split("."), ""
-        assert room not in ROOMS or room in allowed, f"{path.name} imports {room}"
+        _, subpackage, *_ = *name.split("."), ""
+        assert subpackage not in SUBPACKAGES or subpackage in allowed, f"{path.name} imports {subpackage}"
 
 
 def imported(path: Path, package: tuple[str, ...]) -> Iterator[str]:
@@ -85,6 +86,16 @@ def test_public_names_load_when_used():
         assert getattr(torchvars, name) is not None
     with pytest.raises(AttributeError, match="module 'torchvars' has no attribute 'nothing'"):
         _ = torchvars.nothing
+
+
+def test_editors_see_the_names_that_load_when_used():
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert set(seen) == set(torchvars.__all__)
+    for name, subpackage in seen.items():
+        owner = torchvars if subpackage is None else getattr(torchvars, subpackage)
+        assert getattr(owner, name) is getattr(torchvars, name)
 
 
 def test_list_names_every_member(capsys):

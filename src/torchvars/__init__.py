@@ -1,20 +1,28 @@
 """Attention as recurrent sparse reconstruction, for PyTorch.
 
-Nothing heavy is loaded before it is used: the rooms and the names below load PyTorch and timm when first touched.
+Importing this package loads nothing heavy: subpackages and the names below load PyTorch and timm when first used.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # for editors and type checkers, which do not run __getattr__
+    from . import attention, data, evaluation, figures, generalization, maps, models, scoring, sparse
+    from .attention import inspect
+    from .evaluation import evaluate
+    from .maps import attention_maps
+    from .models import Classifier, convert, create, load_released, match, restore, set_share
 
 __version__ = "0.1.0"
 
-# Public names, and the room where each lives.
-_ROOMS = {
+# Public names, and the subpackage that defines each.
+_DEFINED_IN = {
     "attention_maps": "maps",
     "evaluate": "evaluation",
     "inspect": "attention",
     **dict.fromkeys(["Classifier", "convert", "create", "load_released", "match", "restore", "set_share"], "models"),
 }
-_SUBPACKAGES = ("attention", "evaluation", "maps", "models", "sparse")
+_SUBPACKAGES = ("attention", "data", "evaluation", "figures", "generalization", "maps", "models", "scoring", "sparse")
 
 __all__ = [
     "Classifier",
@@ -22,14 +30,18 @@ __all__ = [
     "attention_maps",
     "convert",
     "create",
+    "data",
     "evaluate",
     "evaluation",
+    "figures",
+    "generalization",
     "inspect",
     "load_released",
     "maps",
     "match",
     "models",
     "restore",
+    "scoring",
     "set_share",
     "sparse",
 ]
@@ -38,8 +50,8 @@ __all__ = [
 def __getattr__(name: str):
     if name in _SUBPACKAGES:
         return import_module(f".{name}", __name__)
-    if name in _ROOMS:
-        return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
+    if name in _DEFINED_IN:
+        return getattr(import_module(f".{_DEFINED_IN[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

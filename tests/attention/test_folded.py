@@ -8,7 +8,7 @@ from torch import nn
 
 from torchvars.attention import create
 from torchvars.attention.folded import Folded, fold
-from torchvars.sparse import FISTA, ISTA, LearnedISTA, NeuralDynamics, SpaRSA
+from torchvars.sparse import FISTA, ISTA, LearnedISTA, NeuralDynamics, RowSum, SpaRSA
 
 GRID = (5, 6)
 
@@ -54,7 +54,7 @@ def test_layers_of_other_kinds_stay_as_they_are():
     others = [
         create("vars_d", 12, heads=3),
         create("vars_s_released", 12, heads=3, grid=GRID),
-        create("vars_s", 12, heads=3, grid=GRID, solver=ISTA(3, step_size="row_sum")),
+        create("vars_s", 12, heads=3, grid=GRID, solver=ISTA(3, step=RowSum())),
         create("vars_s", 12, heads=3, grid=GRID, solver=ISTA(3, tolerance=0.1)),
     ]
     for layer in others:

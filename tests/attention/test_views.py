@@ -8,7 +8,6 @@ from torch import nn
 
 import torchvars
 from torchvars.attention import Attention, Reconstruction, look
-from torchvars.figures.attention import draw_models, draw_steps
 from torchvars.models.convert import TARGETS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -64,19 +63,6 @@ def test_looking_leaves_nothing_behind():
     assert not model.attn._forward_hooks
 
 
-def test_pictures_are_drawn(tmp_path):
-    titled = dict(zip(("one", "two"), pixels(), strict=True))
-    draw_steps(Middle(), titled, tmp_path / "new" / "steps.png")
-    draw_models({"D": Middle(), "softmax": Middle("softmax")}, titled, tmp_path / "models.png")
-    for name in ("new/steps.png", "models.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="the model has no VARS layer"):
-        draw_steps(Middle("softmax"), titled, tmp_path / "none.png")
-    with pytest.raises(ValueError, match=r"no layer 'blocks.0' reconstructs: there are attn"):
-        draw_steps(Middle(), titled, tmp_path / "none.png", layer="blocks.0")
-    assert not (tmp_path / "none.png").exists()
-
-
 def vit(**options):
     sizes = {"img_size": (32, 48), "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
     return VisionTransformer(**{**sizes, **options})
@@ -126,12 +112,6 @@ class Row(nn.Module):
 
 def test_a_grid_that_a_layer_is_told_is_taken():
     assert look(Row(), pixels()).energy["attn"].shape == (2, 5, 2)
-
-
-def test_steps_of_a_converted_model_are_drawn(tmp_path):
-    classifier = torchvars.Classifier(torchvars.convert(vit(), "vars_d"))
-    draw_steps(classifier, {"one": torch.rand(3, 32, 48)}, tmp_path / "steps.png", layer="model.blocks.0.attn")
-    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_looking_leaves_every_part_in_its_mode():

@@ -11,7 +11,7 @@ import torchvars
 from evaluation.halves import HALVES, picture, save_weights
 from torchvars.evaluation.adaptive import AdaptiveStrength, adapt, calibrate, unexplained
 from torchvars.evaluation.subjects import open_subject
-from torchvars.sparse import FISTA, ISTA, Dense, SparseCoding
+from torchvars.sparse import FISTA, ISTA, Dense, SparseCoding, Status
 
 
 def problem(noise: float = 0.0, strength: float | torch.Tensor = 0.3, seed: int = 0) -> SparseCoding:
@@ -63,13 +63,19 @@ def test_it_solves_the_problem_with_that_strength():
     stronger = SparseCoding(here.operator, here.signal, strength)
     torch.testing.assert_close(solver.solve(here), FISTA(7, "zero").solve(stronger), rtol=0, atol=0)
     assert len(list(solver.trajectory(here))) == 8
-    # Its steps are its own to be set, and a tolerance is that of the problem it solves.
+    # The steps of the second run are to be set, and a tolerance is that of its problem; the first run stays as it was.
     solver.steps = 400
+    assert solver.probe_steps == 7
+    assert "probe_steps=7" in repr(solver)
     torch.testing.assert_close(solver.solve(here), FISTA(400, "zero").solve(stronger), rtol=0, atol=0)
     solver.tolerance = 1e-6
     assert len(list(solver.trajectory(here))) < 400
     assert stronger.violation(solver.solve(here)).max() <= 1e-6
     assert here.violation(solver.solve(here)).max() > 1e-3
+    found = solver.solution(here)
+    assert found.steps < 400
+    assert found.status == Status.MET
+    torch.testing.assert_close(found.violation, stronger.violation(found.code), rtol=0, atol=0)
 
 
 def test_released_layers_whose_strength_is_a_tensor():

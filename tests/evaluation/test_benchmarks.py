@@ -17,7 +17,7 @@ from torch import nn
 from evaluation.halves import HALVES, Halves, build, picture, subject, write
 from torchvars.data import Source, limited
 from torchvars.evaluation import metrics
-from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Showing
+from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Showing, maps
 from torchvars.evaluation.benchmarks.base import check_places
 from torchvars.evaluation.benchmarks.corruptions import Made, Published, summarize
 from torchvars.evaluation.conditions import Condition
@@ -111,7 +111,7 @@ every_benchmark = pytest.mark.parametrize(
         pytest.param(name, marks=pytest.mark.skipif(find_spec("autoattack") is None, reason="not installed"))
         if name == "autoattack"
         else name
-        for name in BENCHMARKS
+        for name in LAYOUTS
     ],
 )
 
@@ -123,6 +123,11 @@ def tried(name: str, folder: Path, sign: int, options: dict = QUICK) -> Results:
         options = options | dict(severities=(1, 2, 3, 4, 5))
     benchmark = build(name, str(path), model, options)
     return evaluate(model, [benchmark], folder / "results.json", partial_ok=True, batch=5, workers=0)
+
+
+def test_every_benchmark_is_held_to_its_laws():
+    """Those of maps in test_map_benchmarks.py, all others here."""
+    assert {*LAYOUTS, *maps.MEMBERS} == {*BENCHMARKS}
 
 
 @every_benchmark

@@ -69,7 +69,7 @@ def test_a_model_of_ones_own_in_any_form(pictures):
         ("nothing", "clean", {}, "'nothing' is no trained model"),
         (subject(), "clean,cleen", {}, "no benchmark named 'cleen': there are clean, corruptions"),
         (subject(), "", {}, "there are clean, corruptions"),
-        (subject(), "clean", {"limt": 3}, "no benchmark takes 'limt': there are attack_steps, corruptions, "),
+        (subject(), "clean", {"limt": 3}, "no benchmark takes 'limt': there are attack_steps, baselines, "),
         (subject(), "pgd", {"radii": (8,)}, "no linf radius is above 1, got 8: did you mean 8/255?"),
         (subject(classes=("a", "b", "c", "d"), names=("a", "b", "c", "d")), "clean", {}, "does not know 4 of the 4"),
     ],

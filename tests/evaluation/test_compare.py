@@ -33,7 +33,7 @@ from torchvars.evaluation.metrics import bootstrap
 from torchvars.evaluation.paper import PAPER
 from torchvars.evaluation.record import read_results
 from torchvars.evaluation.results import Outcome, Results
-from torchvars.evaluation.run import rows_of, take_up
+from torchvars.evaluation.run import register, rows_of
 from torchvars.evaluation.task import Figure
 from torchvars.evaluation.tasks.classification import Judge
 from torchvars.figures import robustness
@@ -84,7 +84,7 @@ def tried(
             benchmark, protocol, "somewhere", showings, change=change, summarize=reference, groups=groups_of(showings)
         )
         asked = asked if groups_of(showings) else replace(asked, summarize=each_condition, groups=None)
-        take_up(results, asked, judge)
+        register(results, asked, judge)
         results.outcomes[benchmark] = {}
         for key, right in found.items():
             figures = {
@@ -113,8 +113,8 @@ def relative_error(result: Results, baseline: Results) -> tuple[float, float, fl
     return next((values[0] for *_, values in relative_lines([result], baseline)), None)
 
 
-def printed(show, *arguments) -> str:
-    console = Console(file=io.StringIO(), width=250)
+def printed(show, *arguments, width=250) -> str:
+    console = Console(file=io.StringIO(), width=width)
     show(*arguments, console=console)
     return console.file.getvalue()
 
@@ -349,6 +349,20 @@ def test_a_table_has_a_line_for_each_sum_and_a_column_for_each_model():
     relative = cells["corruptions", "all", "CE, second = 100"]
     assert re.search(r"│ 80.0 \(\S+ to \S+\) +│ 100.0 \(100.0 to 100.0\) +│  +│", relative)
     assert "CE" not in printed(print_table, [first])
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_models_that_do_not_fit_beside_each_other_stand_below_each_other(width):
+    models = [
+        tried(f"a_model_with_a_name_as_long_as_most_{number}", {"clean": {("clean", None): first_ones(number / 10)}})
+        for number in range(1, 7)
+    ]
+    lines = printed(print_table, models, width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    place = lines.index("clean: accuracy")
+    for number, line in enumerate(lines[place + 1 : place + 7], 1):
+        name, value, *_ = line.split()
+        assert (name, float(value)) == (f"a_model_with_a_name_as_long_as_most_{number}", 10 * number)
 
 
 def test_models_told_to_solve_differently_are_told_apart():

@@ -832,7 +832,7 @@ def test_an_option_that_changes_nothing_is_told_of(pictures, tmp_path):
     model = subject()
     with pytest.warns(UserWarning, match="queries changes nothing in clean, pgd: it is for square"):
         build_all(("clean", "pgd"), pictures, model, queries=3, limit=4)
-    with pytest.raises(ValueError, match="no benchmark takes 'sead': there are attack_steps, corruptions, frost"):
+    with pytest.raises(ValueError, match="no benchmark takes 'sead': there are attack_steps, baselines, corr"):
         build_all(("clean",), pictures, model, sead=3)
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from laws.members import CHANNELS, OPERATORS, POSITIONS, matrices, random, signal
 from torchvars.attention import PositiveFeatures
 from torchvars.sparse import Convolution, Dense, Joint, Partition, SparseCoding, fourier
+from torchvars.sparse.bounds import largest_eigenvalue, perron_eigenvalue
 from torchvars.sparse.fourier import Spectrum, inverse, transform
-from torchvars.sparse.operators import largest_eigenvalue, perron_eigenvalue
 
 # How far above the largest eigenvalue a bound may lie: what each operator claims.
 CLAIMED = {"dense": 1.05, "wide": 1.05, "positive": 1.05, "wide_positive": 1.05, "convolution": 1 + 1e-9}

@@ -1,6 +1,7 @@
 """What is true of every solver, on every operator."""
 
 import itertools
+import json
 import math
 import warnings
 
@@ -19,12 +20,17 @@ from torchvars.sparse import (
     SOLVERS,
     Dense,
     Equilibrium,
+    Learned,
     LearnedISTA,
     NeuralDynamics,
+    RowSum,
     SpaRSA,
     SparseCoding,
+    Spectral,
+    Status,
     settings_of,
     solver_from,
+    solver_names,
 )
 from torchvars.sparse.solvers import STARTS
 
@@ -60,7 +66,7 @@ def optimum(as_matrix):
     return as_matrix.operator.synthesize(code), as_matrix.objective(code)
 
 
-@pytest.mark.parametrize("solver", [*SOLVERS.values(), lambda steps: ISTA(steps, step_size="row_sum")])
+@pytest.mark.parametrize("solver", [*SOLVERS.values(), lambda steps: ISTA(steps, step=RowSum())])
 def test_steps_on_an_operator_are_those_on_its_matrix(problem, as_matrix, solver):
     """So that what holds of a solver in the long run on the matrices below holds on every operator."""
     for code, expected in zip(solver(20).trajectory(problem), solver(20).trajectory(as_matrix), strict=True):
@@ -92,13 +98,13 @@ def test_objective_never_rises(problem, solver, start):
 
 
 def test_objective_never_rises_with_a_step_size_for_each_atom(problem):
-    objectives = [problem.objective(code) for code in ISTA(30, step_size="row_sum").trajectory(problem)]
+    objectives = [problem.objective(code) for code in ISTA(30, step=RowSum()).trajectory(problem)]
     for before, after in itertools.pairwise(objectives):
         assert (after <= before + 1e-12).all()
 
 
 def test_the_optimum_does_not_depend_on_the_step_size(as_matrix, optimum):
-    code = FISTA(MOST_STEPS, "zero", tolerance=1e-6, step_size="row_sum").solve(as_matrix)
+    code = FISTA(MOST_STEPS, "zero", tolerance=1e-6, step=RowSum()).solve(as_matrix)
     reconstruction, objective = optimum
     torch.testing.assert_close(as_matrix.operator.synthesize(code), reconstruction, rtol=0, atol=1e-4)
     torch.testing.assert_close(as_matrix.objective(code), objective, rtol=0, atol=1e-7)
@@ -107,7 +113,7 @@ def test_the_optimum_does_not_depend_on_the_step_size(as_matrix, optimum):
 def test_one_step_on_a_partition_is_normalised_linear_attention():
     operator, x = OPERATORS["partition"](), signal()
     shares = operator.atoms.requires_grad_()
-    code = ISTA(1, "zero", step_size="row_sum").solve(SparseCoding(operator, x, 0.0))
+    code = ISTA(1, "zero", step=RowSum()).solve(SparseCoding(operator, x, 0.0))
     expected = shares.mT @ x / shares.sum(-2).unsqueeze(-1)
     torch.testing.assert_close(code, expected, rtol=1e-14, atol=0)
     weights = torch.randn_like(code)
@@ -220,8 +226,8 @@ def test_learned_ista_has_a_pair_for_each_step_and_the_last_serves_the_rest():
     problem, bound = SparseCoding(operator, x, STRENGTH), operator.lipschitz()
     learned = LearnedISTA(steps=3).double()
     with torch.no_grad():
-        learned.step.copy_(torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64))
-        learned.threshold.copy_(torch.tensor([0.7, -0.4, 0.2], dtype=torch.float64))
+        learned.step.size.copy_(torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float64))
+        learned.step.threshold.copy_(torch.tensor([0.7, -0.4, 0.2], dtype=torch.float64))
     learned.steps = 5
     code = operator.analyze(x)
     for step, threshold in ((-1.0, 0.7), (0.5, -0.4), (2.0, 0.2), (2.0, 0.2), (2.0, 0.2)):
@@ -248,7 +254,7 @@ def test_learned_ista_learns_to_be_nearer_in_three_steps():
 def test_no_learned_step_can_diverge(problem):
     solver = LearnedISTA(steps=400).double()
     with torch.no_grad():
-        solver.step.fill_(20)  # as long as they get
+        solver.step.size.fill_(20)  # as long as they get
     start, *_, end = (problem.objective(code) for code in solver.trajectory(problem))
     assert (end <= start).all()
 
@@ -280,15 +286,66 @@ def test_bad_settings_are_refused_when_built_and_when_changed(name, arguments, m
             setattr(solver, attribute, value)
 
 
+@pytest.mark.parametrize("kind", [ISTA, FISTA])
+@pytest.mark.parametrize("rule", [Spectral(), RowSum(), Learned(2), Learned(4, RowSum())], ids=repr)
+def test_a_step_rule_is_kept_in_a_file(kind, rule):
+    settings = settings_of(kind(step=rule))
+    again = solver_from(json.loads(json.dumps(settings)))
+    assert type(again) is kind
+    assert repr(again.step) == repr(rule)
+    assert ("step_size" in settings) == ("RowSum" in repr(rule))  # files from before there was a choice do not name it
+    assert settings_of(again) == settings
+
+
 @pytest.mark.parametrize("kind", [ISTA, FISTA, LearnedISTA])
-def test_a_step_size_is_chosen_by_name(kind):
-    solver = kind(step_size="row_sum")
-    assert solver_from(settings_of(solver)).step_size == "row_sum"
-    assert "step_size" not in settings_of(kind())  # so that settings of before there was a choice are the same
-    for refused in (lambda: kind(step_size="long"), lambda: setattr(solver, "step_size", "long")):
-        with pytest.raises(ValueError, match="step_size must be one of spectral, row_sum, got 'long'"):
+def test_a_step_rule_is_an_object(kind):
+    solver = kind(step=RowSum())
+    for refused in (lambda: kind(step="row_sum"), lambda: setattr(solver, "step", "row_sum")):
+        with pytest.raises(ValueError, match=r"step must be a rule such as Spectral\(\) or RowSum\(\), got 'row_sum'"):
             refused()
-    assert solver.step_size == "row_sum"
+    with pytest.raises(ValueError, match="step_size must be one of spectral, row_sum, got 'long'"):
+        solver_from({"name": "ista", "step_size": "long"})
+
+
+def test_learned_steps_with_momentum_begin_as_those_of_their_rule():
+    problem = SparseCoding(OPERATORS["partition"](), signal(), 0.1)
+    for rule in (Spectral(), RowSum()):
+        learned = FISTA(4, "zero", step=Learned(2, rule)).double()
+        torch.testing.assert_close(
+            learned.solve(problem), FISTA(4, "zero", step=rule).solve(problem), rtol=0, atol=1e-14
+        )
+    learned.solve(problem).sum().backward()
+    assert all(parameter.grad.abs().min() > 0 for parameter in learned.parameters())
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_solution_tells_how_the_run_went(name):
+    problem = SparseCoding(OPERATORS["dense"](), signal().requires_grad_(), STRENGTH)
+    for solver in (SOLVERS[name](steps=4), Equilibrium(SOLVERS[name](steps=4))):
+        plain = solver.solution(problem)
+        assert (plain.steps, plain.status) == (4, Status.NONE)
+        torch.testing.assert_close(plain.code, solver.solve(problem), rtol=0, atol=0)
+        assert not plain.code.requires_grad
+        solver.tolerance = 1e-9
+        unmet = solver.solution(problem)
+        assert (unmet.steps, unmet.status) == (4, "all steps were taken and the tolerance was not met")
+        solver.tolerance = 2 * unmet.violation.max().item()
+        met = solver.solution(problem)
+        assert met.status == Status.MET
+        assert met.steps <= 4
+        torch.testing.assert_close(met.violation, problem.violation(met.code), rtol=0, atol=0)
+        assert met.violation.max() <= solver.tolerance
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_an_equilibrium_has_a_name(name):
+    solver = solver_from({"name": f"equilibrium_{name}", "steps": 7})
+    assert type(solver) is Equilibrium
+    assert type(solver.solver) is SOLVERS[name]
+    assert solver.steps == 7
+    assert f"equilibrium_{name}" in solver_names()
+    with pytest.raises(ValueError, match=r"no solver named 'equilibrium_nothing': there are ista, .*equilibrium_fista"):
+        solver_from({"name": "equilibrium_nothing"})
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "1", True])

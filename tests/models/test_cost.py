@@ -12,7 +12,7 @@ from torchvars.attention import ATTENTIONS, baselines, create
 from torchvars.cli.main import main
 from torchvars.models import MODELS
 from torchvars.models import create as create_model
-from torchvars.models.cost import PAPER, Cost, cost
+from torchvars.models.cost import PAPER, Cost, cost, cost_of
 from torchvars.sparse import fourier, operators
 
 
@@ -114,6 +114,13 @@ def test_channels_are_those_of_the_model():
     colour = create_model("rvt_micro_softmax")
     # the stem's first convolution: 32 kernels of 7 x 7 at 55 x 55 positions of a picture of 112 x 112
     assert cost(colour).multiply_adds - cost(grey).multiply_adds == 2 * 32 * 49 * 55**2
+
+
+@pytest.mark.parametrize(
+    "name", ["rvt_tiny_vars_sd", "deit_micro_vars_s", "gfnet_micro_global_filter", "rvt_micro_vars_p"]
+)
+def test_by_its_name_a_model_is_counted_the_same(name):
+    assert cost_of(name) == cost(create_model(name))
 
 
 def test_every_model_of_the_paper_has_a_name_here():

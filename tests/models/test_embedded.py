@@ -31,7 +31,7 @@ def trained(pictures: str) -> torchvars.Classifier:
     model = torchvars.create(NAME, img_size=SIZES[pictures], num_classes=4, attention_options=options, **SMALL)
     for block, solver in zip(model.blocks[:2], (SpaRSA(2), LearnedISTA(4)), strict=True):
         block.attn.solver, block.attn.strength = solver, 0.07
-    torch.nn.init.constant_(model.blocks[1].attn.solver.step, 0.4)
+    torch.nn.init.constant_(model.blocks[1].attn.solver.step.size, 0.4)
     return torchvars.Classifier(model, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), ["a", "b", "c", "d"]).eval()
 
 

@@ -248,7 +248,7 @@ def test_layers_share_what_was_traced_but_not_their_weights(tmp_path):
     model = torchvars.create("rvt_micro_vars_s", **settings).eval()
     for block, step in zip(model.blocks, (0.4, -1.0), strict=True):
         block.attn.solver = LearnedISTA(1)
-        torch.nn.init.constant_(block.attn.solver.step, step)
+        torch.nn.init.constant_(block.attn.solver.step.size, step)
     classifier = torchvars.Classifier(model)
     export(classifier, tmp_path / "model.onnx", "onnx")
     pixels = torch.rand(5, 3, 32, 32)

@@ -34,7 +34,10 @@ def test_a_blob_its_mask_and_its_point_stay_together(width, height, size):
 def test_places_by_hand():
     geometry = Geometry(before=(40, 20), resized=(20, 10), corner=(5, 0), size=(10, 10))
     places = np.array([[20.0, 10.0], [10.0, 0.0], [9.0, 0.0], [29.9, 19.9], [30.0, 5.0]])
-    np.testing.assert_allclose(Points(places).moved(geometry).places, [[5, 5], [0, 0], [9.95, 9.95]])
+    moved = Points(places, np.arange(5)).moved(geometry)
+    np.testing.assert_allclose(moved.places, [[5, 5], [0, 0], [9.95, 9.95]])
+    assert (moved.observers.tolist(), moved.size) == ([0, 1, 3], (10, 10))
+    assert Points(places).moved(geometry).observers is None
 
 
 def test_what_has_the_size_is_left_as_it_is():

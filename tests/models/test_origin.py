@@ -115,7 +115,7 @@ def test_the_file_says_how_the_model_is_made(vit, tmp_path):
 def test_solvers_and_strengths_are_saved_as_they_are_now(tmp_path):
     model = torchvars.convert(of_timm(), "vars_d", layers=[0, 1], solver=FISTA(5), strength=0.7)
     model.blocks[0].attn.solver, model.blocks[0].attn.strength = LearnedISTA(4), 0.2
-    torch.nn.init.constant_(model.blocks[0].attn.solver.step, 0.4)
+    torch.nn.init.constant_(model.blocks[0].attn.solver.step.size, 0.4)
     classifier = torchvars.Classifier(model).eval()
     classifier.save_pretrained(tmp_path)
     again = torchvars.Classifier.from_pretrained(tmp_path)

@@ -144,7 +144,7 @@ def test_solver_and_strength_are_saved_as_they_are_now(solver, tmp_path):
     for block in model.blocks:
         block.attn.solver, block.attn.strength = copy.deepcopy(solver), 0.11
         if isinstance(solver, LearnedISTA):
-            torch.nn.init.constant_(block.attn.solver.step, 0.4)
+            torch.nn.init.constant_(block.attn.solver.step.size, 0.4)
     classifier = torchvars.Classifier(model).eval()
     classifier.save_pretrained(tmp_path)
     again = torchvars.Classifier.from_pretrained(tmp_path)
@@ -193,8 +193,10 @@ def test_values_too_large_for_half_precision_are_named_and_cost_nothing(tmp_path
 def test_bad_solver_settings_are_refused():
     with pytest.raises(ValueError, match="no solver named 'newton'"):
         solver_from({"name": "newton"})
-    with pytest.raises(ValueError, match="ista has no setting learned"):
-        solver_from({"name": "ista", "steps": 3, "learned": 2})
+    with pytest.raises(ValueError, match="sparsa has no setting learned"):
+        solver_from({"name": "sparsa", "steps": 3, "learned": 2})
+    with pytest.raises(ValueError, match="learned must be a whole number of at least 1, got 0"):
+        solver_from({"name": "ista", "learned": 0})
     with pytest.raises(ValueError, match="ista has no setting momentum"):
         solver_from({"name": "ista", "momentum": 1})
     with pytest.raises(ValueError, match="settings of a solver have a name and its arguments"):
@@ -459,7 +461,7 @@ def test_a_solver_that_learned_fewer_steps_than_it_takes(tmp_path):
     model = small(attention_options={"solver": LearnedISTA(3)})
     with torch.no_grad():
         for block in model.blocks:
-            block.attn.solver.step += 0.5
+            block.attn.solver.step.size += 0.5
             block.attn.solver.steps = 5
     model.blocks[1].attn.solver = model.blocks[0].attn.solver  # and it may be shared
     classifier = torchvars.Classifier(model).eval()

@@ -159,9 +159,9 @@ def test_an_ignored_signal_stays_ignored():
     try:
         with Stopping(loud=False) as stopping:
             os.kill(os.getpid(), signal.SIGINT)
-            assert stopping.told is None
+            assert stopping.received is None
             os.kill(os.getpid(), signal.SIGTERM)
-            assert stopping.told is signal.SIGTERM
+            assert stopping.received is signal.SIGTERM
     finally:
         signal.signal(signal.SIGINT, before)
 

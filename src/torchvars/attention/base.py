@@ -1,10 +1,16 @@
 """What every attention is: tokens in, tokens out."""
 
 from abc import ABC, abstractmethod
+from typing import cast
 
 from torch import Tensor, fx, nn
 
-from .tokens import Grid, Place, check_heads, check_tokens
+from .tokens import Grid, Place, as_grid, check_heads, check_tokens
+
+
+def is_symbolic(tensor) -> bool:
+    """Whether it stands for a tensor in a symbolic tracer, which knows no shape and no value."""
+    return isinstance(tensor, fx.Proxy)
 
 
 class Attention(nn.Module, ABC):
@@ -32,13 +38,13 @@ class Attention(nn.Module, ABC):
         is_causal: bool = False,
     ) -> Tensor:
         """Tokens in either form -> tokens in the same form. The last two are there for timm's blocks, and refused."""
-        if isinstance(tokens, fx.Proxy):  # symbolic tracing: one node of the graph, as the layers of PyTorch are
-            given, path = (tokens, grid, attn_mask, is_causal), tokens.tracer.path_of_module(self)
-            return tokens.tracer.create_proxy("call_module", path, given, {})
+        if is_symbolic(tokens):  # one node of the graph, as the layers of PyTorch are
+            given, tracer = (tokens, grid, attn_mask, is_causal), cast(fx.Tracer, cast(fx.Proxy, tokens).tracer)
+            return cast(Tensor, tracer.create_proxy("call_module", tracer.path_of_module(self), given, {}))
         if attn_mask is not None or is_causal:
             raise ValueError(f"{type(self).__name__} mixes all tokens: attn_mask must be None and is_causal False")
         if tokens.ndim == 4:
-            own = tuple(tokens.shape[1:3])
+            own = as_grid(tokens.shape[1:3])
             if grid is not None and grid not in (own, list(own)):
                 raise ValueError(
                     f"tokens of shape {tuple(tokens.shape)} are on a grid of {own}, got grid={grid}: leave it out"

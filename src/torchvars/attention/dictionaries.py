@@ -6,10 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..sparse import Convolution, Dense, Joint, Partition
+from ..sparse import Convolution, Dense, Joint, Partition, native
+from ..sparse.forms import operators_allowed
 from ..sparse.precision import outside_autocast
 from .features import PositiveFeatures, orthogonalized
-from .tokens import Grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads, without_format
+from .tokens import Grid, as_grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads, without_format
 
 
 class Static(nn.Module):
@@ -27,7 +28,7 @@ class Static(nn.Module):
     def __init__(self, dim: int, heads: int, grid: Grid, *, filters: int = 5, size: Grid | None = None):
         super().__init__()
         self.grid = check_grid(grid)
-        size = self.grid if size is None else tuple(size)
+        size = self.grid if size is None else as_grid(size)
         if size[0] > grid[0] or size[1] > grid[1]:
             raise ValueError(f"filters of {size[0]} x {size[1]} are larger than the grid of {grid[0]} x {grid[1]}")
         if filters < 1:
@@ -131,7 +132,10 @@ class Prototypes(nn.Module):
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> Partition:
         projected = precise(split_heads(self.project(tokens), self.heads))
         with outside_autocast(tokens):
-            return Partition((projected @ precise(self.prototypes).to(projected.dtype)).softmax(-1))
+            prototypes = precise(self.prototypes).to(projected.dtype)
+            if operators_allowed() and native.takes(projected, prototypes):
+                return Partition(native.shares(projected, prototypes))
+            return Partition((projected @ prototypes).softmax(-1))
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, prototypes={self.prototypes.shape[-1]}"

@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..sparse.forms import handwritten_allowed
-from ..sparse.once import once
-from ..sparse.precision import precisely
+from ..sparse import native
+from ..sparse.forms import operators_allowed
 from .tokens import precise
 
 
@@ -25,6 +24,8 @@ class PositiveFeatures(nn.Module):
         normalize: queries of length one, so that only their direction counts, instead of queries scaled by dim^(-1/4)
             as in softmax attention.
     """
+
+    directions: Tensor
 
     def __init__(self, dim: int, heads: int, count: int, *, orthogonal: bool = True, normalize: bool = False):
         super().__init__()
@@ -52,11 +53,11 @@ class PositiveFeatures(nn.Module):
 
     def atoms(self, queries: Tensor) -> Tensor:
         """Phi(q) with columns of unit length over the tokens: queries (..., heads, N, dim) -> (..., heads, N, M)."""
-        if handwritten_allowed():
-            queries, scale = (
-                (F.normalize(queries, dim=-1), 1.0) if self.normalize else (queries, queries.shape[-1] ** -0.25)
-            )
-            return _UnitFeatures.apply(queries, self._directions(queries), scale)
+        directions = self._directions(queries)
+        if operators_allowed() and queries.ndim == 4 and native.takes(queries, directions):
+            if self.normalize:
+                return native.unit_features(F.normalize(queries, dim=-1), directions, 1.0)
+            return native.unit_features(queries, directions, queries.shape[-1] ** -0.25)
         logarithm = self.log(queries)
         # exp(l) / |exp(l)|, by logarithms so that it neither overflows nor divides by zero
         return (logarithm - (2 * logarithm).logsumexp(-2, keepdim=True) / 2).exp()
@@ -68,34 +69,6 @@ class PositiveFeatures(nn.Module):
     def extra_repr(self) -> str:
         heads, dim, count = self.directions.shape
         return f"{dim}, heads={heads}, count={count}, orthogonal={self.orthogonal}, normalize={self.normalize}"
-
-
-class _UnitFeatures(torch.autograd.Function):
-    """`PositiveFeatures.atoms`, in place and with its gradient written out, of queries that are still to be scaled."""
-
-    @staticmethod
-    def forward(ctx, queries: Tensor, directions: Tensor, scale: float) -> Tensor:
-        given, queries, directions = queries, queries.contiguous(), directions * scale
-        atoms = queries @ directions
-        atoms -= queries.square().sum(-1, keepdim=True).mul_(scale**2 / 2)
-        atoms -= atoms.amax(-2, keepdim=True)  # any shift of a column cancels; with this one nothing overflows
-        atoms.exp_()
-        atoms /= atoms.square().sum(-2, keepdim=True).sqrt_()
-        ctx.save_for_backward(given, directions, atoms)
-        ctx.scale = scale
-        return atoms
-
-    @staticmethod
-    @once()
-    @precisely
-    def backward(ctx, upstream: Tensor):
-        given, directions, atoms = ctx.saved_tensors
-        queries = given.contiguous()
-        along = (upstream * atoms).sum(-2, keepdim=True)  # a column of unit length can only turn
-        of_logarithm = torch.addcmul(upstream, atoms, along, value=-1).mul_(atoms)
-        of_queries = of_logarithm @ directions.mT
-        of_queries.addcmul_(queries, of_logarithm.sum(-1, keepdim=True), value=-(ctx.scale**2))
-        return of_queries, None, None
 
 
 def orthogonalized(directions: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
 """VARS layers for an exported graph: of pictures of one size, and with filters that no longer change."""
 
+from functools import partial
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 
-from ..sparse import L1, Dense, Joint, Solver, SparseCoding, soft
-from ..sparse.solvers import ProximalGradient
+from ..sparse import L1, Convolution, Dense, Joint, Learned, RowSum, Solver, SparseCoding, soft
 from ..sparse.spectral import Basis, FixedFilters, Rotated
 from .base import Attention
 from .dictionaries import Static, StaticDynamic
@@ -96,10 +98,7 @@ def fold(model: nn.Module, *inputs: Tensor) -> nn.Module:
     """
     layers = {name: layer for name, layer in model.named_modules() if _can_fold(layer)}
     grids: dict[str, set[Grid]] = {name: set() for name in layers}
-    hooks = [
-        _static(layer).register_forward_hook(lambda _, __, operator, name=name: grids[name].add(operator.grid))
-        for name, layer in layers.items()
-    ]
+    hooks = [_static(layer).register_forward_hook(partial(_note_grid, grids[name])) for name, layer in layers.items()]
     try:
         model(*inputs)
     finally:
@@ -116,17 +115,28 @@ def fold(model: nn.Module, *inputs: Tensor) -> nn.Module:
     return model
 
 
-def _can_fold(layer: nn.Module) -> bool:
+def _note_grid(grids: set[Grid], static: nn.Module, inputs: tuple, operator: Convolution) -> None:
+    grids.add(operator.grid)
+
+
+def _can_fold(layer: nn.Module) -> TypeGuard[Reconstruction]:
     """Whether it is the paper's layer, with a solver that asks nothing of single entries of the dictionary."""
     return (
         type(layer) is Reconstruction
         and type(layer.dictionary) in (Static, StaticDynamic)
         and layer.reader is None
         and layer.threshold is soft
-        and not (isinstance(layer.solver, ProximalGradient) and layer.solver.step_size == "row_sum")
+        and not _takes_row_sums(layer.solver)
         and layer.solver.tolerance is None
     )
 
 
+def _takes_row_sums(solver: Solver) -> bool:
+    rule = getattr(solver, "step", None)
+    return isinstance(rule.rule if isinstance(rule, Learned) else rule, RowSum)
+
+
 def _static(layer: Reconstruction) -> Static:
-    return layer.dictionary.static if type(layer.dictionary) is StaticDynamic else layer.dictionary
+    static = layer.dictionary.static if isinstance(layer.dictionary, StaticDynamic) else layer.dictionary
+    assert isinstance(static, Static)
+    return static

@@ -80,10 +80,12 @@ def inspect(model: nn.Module) -> Iterator[Layers]:
     before = {name: module.observer for name, module in modules.items()}
 
     def observer_of(name: str):
+        outer = before[name]  # that of an inspection around this one
+
         def observe(problem: SparseCoding, code: Tensor, reader: Operator, output: Tensor) -> None:
             layers[name] = Inspection(problem, code, reader, output)
-            if before[name] is not None:  # an inspection around this one
-                before[name](problem, code, reader, output)
+            if outer is not None:
+                outer(problem, code, reader, output)
 
         return observe
 

@@ -1,10 +1,11 @@
 """The VARS layer: attention as the sparse reconstruction of its values."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
-from ..sparse import SOLVERS, Operator, Solver, SparseCoding, reconstruct, soft, solver_from
+from ..sparse import Operator, Solver, SparseCoding, reconstruct, soft, solver_from, solver_names
 from ..sparse.precision import outside_autocast
 from ..sparse.problem import check_strength
 from .base import Attention
@@ -25,12 +26,13 @@ class Reconstruction(Attention):
         dim: width of the tokens.
         heads: number of heads; each has its own dictionary.
         dictionary: (tokens, grid) -> Operator on signals (batch, heads, N, dim / heads).
-        solver: how the problem is solved, and by its class how it is differentiated; also a name of SOLVERS.
+        solver: how the problem is solved, and by its class how it is differentiated; also by its name.
         strength: the paper's lambda.
         bias: of the value projection.
         reader: (tokens, grid) -> Operator that reads the code out; the dictionary itself when None.
     """
 
+    solver: Solver
     threshold = staticmethod(soft)
     observer: Callable[[SparseCoding, Tensor, Operator, Tensor], None] | None = None  # set by `inspect`
 
@@ -49,7 +51,7 @@ class Reconstruction(Attention):
         self.value = nn.Linear(dim, dim, bias=bias)
         self.dictionary = dictionary
         self.reader = reader
-        self.solver = solver
+        self.solver = as_solver(solver)
         self.strength = strength
         self.proj = nn.Linear(dim, dim)
 
@@ -80,7 +82,7 @@ class Reconstruction(Attention):
     def mix(self, tokens: Tensor, grid: Grid | None) -> Tensor:
         return self.proj(self.reconstruct(tokens, grid))
 
-    def __setattr__(self, name: str, value) -> None:
+    def __setattr__(self, name: str, value: Any) -> None:
         if name == "solver":
             value = as_solver(value)
         if name == "strength" and isinstance(value, nn.Parameter):
@@ -100,11 +102,11 @@ class Reconstruction(Attention):
 
 
 def as_solver(solver: Solver | str) -> Solver:
-    """A solver, also by its name in SOLVERS."""
+    """A solver, also by its name: see `solver_names`."""
     if isinstance(solver, str):
         return solver_from({"name": solver})
     if not isinstance(solver, Solver):
         raise ValueError(
-            f"solver must be an object such as FISTA(steps=3), or one of {', '.join(SOLVERS)}, got {solver}"
+            f"solver must be an object such as FISTA(steps=3), or one of {', '.join(solver_names())}, got {solver}"
         )
     return solver

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from ..sparse import ISTA, Solver
+from ..sparse import ISTA, RowSum, Solver
 from .baselines import GlobalFilter, Hedgehog, Performer, Softmax
 from .dictionaries import Dynamic, Prototypes, Static, StaticDynamic
 from .reconstruction import Reconstruction
@@ -106,7 +106,7 @@ def vars_p(
     dictionary, reader = (Prototypes(dim, heads, atoms=atoms, bias=bias) for _ in range(2))
     with torch.no_grad():  # alike at first, so that a query reads the atoms of the keys that are like it
         reader.prototypes.copy_(dictionary.prototypes)
-    solver = solver or ISTA(start="zero", step_size="row_sum")
+    solver = solver or ISTA(start="zero", step=RowSum())
     return Reconstruction(dim, heads, dictionary, solver, strength, bias=bias, reader=reader)
 
 

@@ -118,6 +118,8 @@ class ReleasedStatic(nn.Module):
     of the Gram matrix, so it may lie below the largest eigenvalue.
     """
 
+    bound: Tensor
+
     def __init__(self, dim: int, heads: int, grid: Grid, *, filters: int = 5, rate: float = 0.1):
         super().__init__()
         self.grid, self.heads, self.rate = check_grid(grid), heads, rate

@@ -1,9 +1,9 @@
 """What every attention does with tokens: check them, lay them on a grid, split them into heads, keep them precise."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -30,10 +30,16 @@ def check_grid(grid: Grid | None) -> Grid:
     """The grid a layer is built for, or a ValueError if it is none."""
     if not _is_grid(grid) or not all(isinstance(side, Integral) and side > 0 for side in grid):
         raise ValueError(f"this attention is built for a grid: pass grid=(height, width) in tokens, got {grid}")
-    return tuple(grid)
+    return as_grid(grid)
 
 
-def _is_grid(grid) -> bool:
+def as_grid(sides: Sequence[int]) -> Grid:
+    """Two sides, such as a part of a shape, as a grid."""
+    height, width = sides
+    return height, width
+
+
+def _is_grid(grid) -> TypeGuard[Grid]:
     return isinstance(grid, tuple | list) and len(grid) == 2
 
 
@@ -57,7 +63,7 @@ def resolve_grid(tokens: Tensor, grid: Grid | None, built_for: Grid) -> Grid:
     count = tokens.shape[-2]
     for candidate in (grid, built_for):
         if candidate is not None and candidate[0] * candidate[1] == count:
-            return tuple(candidate)
+            return as_grid(candidate)
     side = math.isqrt(count)  # only now: a graph of any number of tokens cannot hold it
     if side * side == count:
         return side, side

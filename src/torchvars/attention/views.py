@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from .base import Attention
 from .inspect import inspect
 from .modes import evaluating
-from .tokens import Grid, Place
+from .reconstruction import Reconstruction
+from .tokens import Grid, Place, as_grid
 
 
 class Views(NamedTuple):
@@ -52,19 +53,21 @@ def look(model: nn.Module, pixels: Tensor) -> Views:
             hook.remove()
     steps = {}
     for name, layer in layers.items():
-        codes = attentions[name].solver.trajectory(layer.problem)
+        attention = attentions[name]
+        assert isinstance(attention, Reconstruction)
+        codes = attention.solver.trajectory(layer.problem)
         passed_on = [layer.reader.synthesize(code) for code in codes]
         steps[name] = [_on_grid(each.norm(dim=(1, 3)), grids[name]) for each in passed_on]
     energy = outputs | {name: energies[-1] for name, energies in steps.items()}
     return Views({name: layer.sparsity.item() for name, layer in layers.items()}, energy, steps)
 
 
-def _find_grid(name: str, layer: Attention, output: Tensor, told: Grid | None) -> Grid:
+def _find_grid(name: str, layer: Attention, output: Tensor, given: Grid | None) -> Grid:
     """The grid of the patches among the tokens of a layer: by their shape, as it was told, or by their number."""
     if output.ndim == 4:
-        return tuple(output.shape[1:3])
-    if told is not None:
-        return tuple(told)
+        return as_grid(output.shape[1:3])
+    if given is not None:
+        return as_grid(given)
     built_for, prefix = layer.place or Place(None, 0)
     if prefix is None:
         raise ValueError(f"{name} is not told how many tokens come before the patches, so that it cannot be drawn")

@@ -1,1 +1,1 @@
-"""The command `torchvars`: one thin file a command, the work is in the rooms above."""
+"""The command `torchvars`: one thin file a command; the work is done by the other subpackages."""

@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action=Names,
         metavar="NAME[,NAME]",
-        help=f"what to measure, always beside softmax (default: {','.join(ATTENTIONS)}; "
+        help=f"attentions to measure, always beside softmax (default: {','.join(ATTENTIONS)}; "
         f"in models and compiled: {','.join(SLOW_ATTENTIONS)})",
     )
     parser.add_argument(
@@ -50,14 +50,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action=Names,
         default=SIZES,
         metavar="TOKENSxBATCH[,TOKENSxBATCH]",
-        help=f"of the layers; tokens are a square number (default: {','.join(SIZES)})",
+        help=f"numbers of tokens, which are squares, and batch sizes of the layers (default: {','.join(SIZES)})",
     )
     parser.add_argument(
         "--rounds",
         type=int,
         default=15,
         metavar="N",
-        help="timed runs of each layer (default: %(default)s; at most 5 of these in the other sections)",
+        help="number of timed runs of each layer (default: %(default)s; at most 5 of these in the other sections)",
     )
     parser.add_argument(
         "--sections",
@@ -65,12 +65,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action=Names,
         default=SECTIONS,
         metavar="NAME[,NAME]",
-        help=f"of {', '.join(SECTIONS)} (default: all of them)",
+        help=f"sections to measure, of {', '.join(SECTIONS)} (default: all of them)",
     )
     parser.add_argument(
-        "--compiled", action="store_true", help="also layers through torch.compile, which takes minutes"
+        "--compiled", action="store_true", help="also measure layers through torch.compile, which takes minutes"
     )
-    parser.add_argument("--device", default="cpu", help="such as cuda (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="device, such as cuda (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -80,8 +80,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     from ..models import speed
 
-    if strange := [name for name in arguments.sections if name not in SECTIONS]:
-        raise ValueError(f"--sections must be of {', '.join(SECTIONS)}, got {strange[0]!r}")
+    if unknown := [name for name in arguments.sections if name not in SECTIONS]:
+        raise ValueError(f"--sections must be of {', '.join(SECTIONS)}, got {unknown[0]!r}")
     if arguments.out is not None:
         print("--out is called --output now, and will go", file=sys.stderr)
         arguments.output = arguments.out

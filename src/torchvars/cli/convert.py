@@ -1,11 +1,11 @@
-"""Replaces the attention of a trained model, and lets it learn from what it was.
+"""Replaces the attention of a trained model and trains the result to match the original.
 
     torchvars convert timm:deit_tiny_patch16_224 --attention vars_p --data PICTURES --output FOLDER
     torchvars convert --resume FOLDER
 
-Stages: match (each layer alone learns the output of the attention it replaces), join (the whole learns the logits and
-final features of the original), tune (the whole learns the labels, the only stage that needs any). FOLDER/weights is
-the result. On several processes: torchrun --nproc-per-node N -m torchvars convert ...
+Stages: match (each layer alone learns the output of the attention it replaces), join (the whole model learns the logits
+and final features of the original), tune (the whole model learns labels; only this stage needs them). The result is
+FOLDER/weights. On several processes: torchrun --nproc-per-node N -m torchvars convert ...
 """
 
 import argparse
@@ -26,11 +26,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=model_of,
         metavar="MODEL",
-        help="a name whose weights ship, a folder of weights or of a run, a folder of transformers, timm:NAME, or "
+        help="model: a name whose weights ship, a folder of weights, of a run or of transformers, timm:NAME, or "
         "timm:NAME:FILE with weights from a file",
     )
     parser.add_argument(
-        "--resume", type=path_of, default=None, metavar="FOLDER", help="conversion to resume; it takes no other option"
+        "--resume",
+        type=path_of,
+        default=None,
+        metavar="FOLDER",
+        help="folder of the conversion to resume; takes no other option",
     )
     parser.add_argument("--attention", metavar="NAME", help="attention to convert to (default: vars_p)")
     parser.add_argument(
@@ -40,7 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="pictures as for torchvars train; or, without tune, a folder or a tar with pictures anywhere in it",
     )
     parser.add_argument("--output", type=path_of, metavar="FOLDER", help="folder of the conversion")
-    parser.add_argument("--stages", type=names_of, metavar="NAME,NAME", help="default: match,join")
+    parser.add_argument(
+        "--stages", type=names_of, metavar="NAME,NAME", help="stages, of match, join and tune (default: match,join)"
+    )
     parser.add_argument(
         "--layers",
         type=_layers,
@@ -52,35 +58,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["model", "present"],
         help="head of the result: all classes of the model, or those that are present in the pictures (default: model)",
     )
-    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
-    parser.add_argument("--batch", type=int, metavar="N", help="pictures of a step (default: 16)")
-    parser.add_argument("--match-steps", type=int, metavar="N", help="most steps of match (default: 1200)")
-    parser.add_argument("--join-steps", type=int, metavar="N", help="steps of join (default: 1000)")
-    parser.add_argument("--tune-epochs", type=int, metavar="N", help="epochs of tune (default: 2)")
+    parser.add_argument(
+        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
+    )
+    parser.add_argument("--batch", type=int, metavar="N", help="batch size (default: 16)")
+    parser.add_argument("--match-steps", type=int, metavar="N", help="maximum number of steps of match (default: 1200)")
+    parser.add_argument("--join-steps", type=int, metavar="N", help="number of steps of join (default: 1000)")
+    parser.add_argument("--tune-epochs", type=int, metavar="N", help="number of epochs of tune (default: 2)")
     parser.add_argument(
         "--judge-every",
         dest="period",
         type=int,
         metavar="N",
-        help="steps after which match and join are evaluated and write a checkpoint (default: 200)",
+        help="number of steps between evaluations and checkpoints in match and join (default: 200)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="random seed of all stages (default: 0)")
     parser.add_argument("--precision", choices=["no", "bf16", "fp16"], help="mixed precision (default: no)")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that read pictures (default: 1)")
+    parser.add_argument("--workers", type=int, metavar="N", help="number of data loading processes (default: 1)")
     parser.add_argument(
         "--timing",
         dest="sizes",
         type=_numbers,
         metavar="PIXELS,PIXELS",
-        help="sides of pictures at which original and result are timed (default: 224,448,896)",
+        help="sides of the pictures on which original and result are timed (default: 224,448,896)",
     )
-    parser.add_argument("--no-timing", dest="sizes", action="store_const", const=(), help="time nothing")
+    parser.add_argument(
+        "--no-timing", dest="sizes", action="store_const", const=(), help="do not time original and result"
+    )
     parser.add_argument(
         "--judge",
         dest="judged",
         type=int,
         metavar="N",
-        help="held-out pictures by which the result is evaluated (default: all)",
+        help="number of held-out pictures to evaluate the result on (default: all)",
     )
     parser.add_argument(
         "--set",
@@ -88,15 +98,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="STAGE.FIELD=VALUE",
-        help="fields of the recipes of stages, such as match.learning_rate=0.01 join.groups=3",
+        help="changed fields of the recipes of stages, such as match.learning_rate=0.01 join.groups=3",
     )
     group = parser.add_argument_group("the attention")
     group.add_argument(
-        "--option", dest="options", nargs="+", action="extend", metavar="NAME=VALUE", help="such as atoms=1"
+        "--option",
+        dest="options",
+        nargs="+",
+        action="extend",
+        metavar="NAME=VALUE",
+        help="options of the attention, such as atoms=1",
     )
     group.add_argument("--strength", type=float, metavar="X", help="strength of the sparse penalty (default: its own)")
-    group.add_argument("--steps", type=int, metavar="N", help="steps of its solver (default: its own)")
-    group.add_argument("--solver", metavar="NAME", help="a name of torchvars list solvers (default: its own)")
+    group.add_argument("--steps", type=int, metavar="N", help="number of solver steps (default: its own)")
+    group.add_argument("--solver", metavar="NAME", help="solver, as in torchvars list solvers (default: its own)")
 
 
 def run(arguments: argparse.Namespace) -> None:

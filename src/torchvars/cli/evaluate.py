@@ -1,11 +1,13 @@
-"""Says how robust a model is: clean, corrupted, attacked and other pictures, by one loop for all models.
+"""Measures the accuracy of a model on clean, corrupted, attacked and shifted pictures.
 
-Results are kept in a file after each condition; the same command goes on where it was stopped, and other benchmarks can
-be added to the file. On several processes: torchrun --nproc-per-node N -m torchvars evaluate ...
+Results are written after each condition: the same command resumes an evaluation that was stopped, and further
+benchmarks can be added to the file. On several processes: torchrun --nproc-per-node N -m torchvars evaluate ...
 """
 
 import argparse
+from collections.abc import Collection, Sequence
 from fractions import Fraction
+from os.path import expanduser
 
 from .extras import missing_extra
 from .memory import keep_freed_memory
@@ -17,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         type=model_of,
-        help="a name whose weights ship, a folder of weights or of a run, a checkpoint of the authors (.pth), "
+        help="model: a name whose weights ship, a folder of weights or of a run, a checkpoint of the authors (.pth), "
         "timm:NAME, or timm:NAME:FILE with weights from a file",
     )
     parser.add_argument(
@@ -25,70 +27,111 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=names_of,
         default=("clean",),
         metavar="NAME[,NAME]",
-        help="clean, corruptions, imagenet_c, cifar10_c, imagenet_a, imagenet_r, imagenet_sketch, pacs, pgd, fgsm, "
-        "square, autoattack (default: clean); torchvars list benchmarks says what they are",
+        help="benchmarks: clean, corruptions, imagenet_c, cifar10_c, imagenet_a, imagenet_r, imagenet_sketch, pacs, "
+        "pgd, fgsm, square, autoattack, segmentation, fixation, map_stability (default: clean); described by torchvars "
+        "list benchmarks",
     )
     parser.add_argument(
         "--data",
         type=data_of,
         required=True,
-        metavar="PATH",
-        help="the pictures, as for torchvars train; imagenet_c, cifar10_c and pacs: a folder as it is published",
+        action="append",
+        metavar="[NAME=]PATH",
+        help="labelled pictures, as for torchvars train; for imagenet_c, cifar10_c and pacs the folder as published; "
+        "for segmentation the layout of PASCAL VOC; for fixation that of MIT1003 or the plain layout of docs/maps.md. "
+        "May be given several times: NAME=PATH are the pictures of one benchmark",
     )
-    parser.add_argument("--output", type=path_of, required=True, metavar="FILE", help="results, JSON")
-    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
-    parser.add_argument("--batch", type=int, default=64, metavar="N", help="pictures at a time (default: 64)")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that read pictures (default: 1)")
+    parser.add_argument("--output", type=path_of, required=True, metavar="FILE", help="file of results (JSON)")
     parser.add_argument(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)"
+        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of corruptions and attacks (default: 0)")
-    parser.add_argument("--limit", type=int, metavar="N", help="use N of the pictures, always the same")
+    parser.add_argument("--batch", type=int, default=64, metavar="N", help="batch size (default: 64)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="number of data loading processes (default: 1)"
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="device: cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed of corruptions and attacks (default: 0)")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="number of pictures to use, always the same ones (default: all)"
+    )
     parser.add_argument(
         "--label-space",
         choices=["model", "present"],
-        help="classes among which the answer is looked for: all classes of the model, or those present in the data set "
+        help="classes among which the prediction is chosen: all classes of the model, or those present in the data set "
         "(default: present if the data set has fewer classes than the model, else model)",
     )
     parser.add_argument(
-        "--partial", action="store_true", help="sum up although conditions or classes are missing in the data"
+        "--partial", action="store_true", help="compute means although conditions or classes are missing in the data"
     )
     group = parser.add_argument_group("corruptions")
     group.add_argument(
         "--corruptions",
         type=names_of,
         metavar="NAME,NAME",
-        help="names of torchvars list corruptions (default: the 15 and the 4 extra); sums over some are marked partial",
+        help="corruptions, as in torchvars list corruptions (default: the 15 and the 4 extra); means over some of them "
+        "are marked partial",
     )
-    group.add_argument("--severities", type=_numbers, metavar="N,N", help="default: 1,2,3,4,5; sums as above")
-    group.add_argument("--strengths", choices=["imagenet", "cifar"], help="default: the one nearer in size")
+    group.add_argument("--severities", type=_numbers, metavar="N,N", help="severities (default: 1,2,3,4,5)")
     group.add_argument(
-        "--frost", type=path_of, metavar="FOLDER", help="the published frost pictures (default: made up)"
+        "--strengths",
+        choices=["imagenet", "cifar"],
+        help="table of corruption strengths (default: the one of the nearer size)",
+    )
+    group.add_argument(
+        "--frost",
+        type=path_of,
+        metavar="FOLDER",
+        help="folder of the published frost pictures (default: synthetic frost)",
     )
     group = parser.add_argument_group("attacks")
-    group.add_argument("--radii", type=_radii, metavar="R,R", help="such as 1/255,.5 (linf: 1, 2, 4 and 8 of 255)")
-    group.add_argument("--norm", choices=["linf", "l2"], help="default: linf")
-    group.add_argument("--attack-steps", type=_numbers, metavar="N,N", help="of pgd (default: 5,20)")
-    group.add_argument("--queries", type=int, metavar="N", help="of square (default: 200)")
     group.add_argument(
-        "--transfer-from", type=model_of, metavar="MODEL", help="attack this model, and try the pictures on the other"
+        "--radii",
+        type=_radii,
+        metavar="R,R",
+        help="attack radii, such as 1/255,.5 (default for linf: 1, 2, 4, 8 / 255)",
+    )
+    group.add_argument("--norm", choices=["linf", "l2"], help="norm of the radius (default: linf)")
+    group.add_argument("--attack-steps", type=_numbers, metavar="N,N", help="numbers of steps of pgd (default: 5,20)")
+    group.add_argument("--queries", type=int, metavar="N", help="number of queries of square (default: 200)")
+    group.add_argument(
+        "--transfer-from",
+        type=model_of,
+        metavar="MODEL",
+        help="model to attack; the attacked pictures are shown to MODEL",
+    )
+    group = parser.add_argument_group("segmentation, fixation, map_stability")
+    group.add_argument(
+        "--map-kind", metavar="KIND", help="implicit, kernel, energy, gradient or rollout (default: implicit)"
+    )
+    group.add_argument(
+        "--map-layer", metavar="LAYER", help="an attention by its name, or its place in order (default: -1, the last)"
+    )
+    group.add_argument(
+        "--no-baselines", action="store_true", help="leave out what every map must beat: centre, random weights, ..."
     )
     group = parser.add_argument_group("pacs")
-    group.add_argument("--left-out", metavar="DOMAIN", help="default: sketch")
-    group = parser.add_argument_group("how VARS layers solve", "on a trained model; its own settings unless given")
-    group.add_argument("--steps", type=int, metavar="N", help="of the solver")
-    group.add_argument("--strength", type=float, metavar="X", help="of the sparse penalty")
+    group.add_argument("--left-out", metavar="DOMAIN", help="domain to evaluate on (default: sketch)")
+    group = parser.add_argument_group(
+        "solver of VARS layers", "changes of a trained model at test time (default: its own settings)"
+    )
+    group.add_argument("--steps", type=int, metavar="N", help="number of solver steps")
+    group.add_argument("--strength", type=float, metavar="X", help="strength of the sparse penalty")
     group.add_argument(
-        "--solver", metavar="NAME", help="a name of torchvars list solvers; it starts where the model's own does"
+        "--solver", metavar="NAME", help="solver, as in torchvars list solvers, with the start of the model's own"
     )
     group.add_argument(
         "--adapt",
         type=float,
         metavar="POWER",
-        help="let the strength follow what is left unexplained of a picture, as (share / that of clean pictures)^POWER",
+        help="adapt the strength to each picture by (share of its energy that is left unexplained / that of clean "
+        "pictures)^POWER",
     )
     group.add_argument(
-        "--adapt-data", type=data_of, metavar="PATH", help="clean pictures to adapt to (default: those of --data)"
+        "--adapt-data", type=data_of, metavar="PATH", help="clean pictures for --adapt (default: those of --data)"
     )
 
 
@@ -98,7 +141,7 @@ def run(arguments: argparse.Namespace) -> None:
         from ..data.sources import absolute
         from ..evaluation.adaptive import adapt, usual_rest
         from ..evaluation.attacks import ATTACKS
-        from ..evaluation.benchmarks import build, check_names
+        from ..evaluation.benchmarks import BENCHMARKS, build, check_names
         from ..evaluation.compare import print_table
         from ..evaluation.results import say_kept
         from ..evaluation.run import evaluate
@@ -110,6 +153,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     names = arguments.benchmark
     check_names(names)
+    data = by_benchmark(arguments.data, BENCHMARKS)
     if arguments.transfer_from is not None and not set(names) & set(ATTACKS):
         raise ValueError(
             f"--transfer-from is for {', '.join(ATTACKS)}: none of them is in --benchmark {','.join(names)}"
@@ -126,7 +170,9 @@ def run(arguments: argparse.Namespace) -> None:
         spoilt = [name for name in names if name in ("imagenet_c", "cifar10_c")]
         if spoilt and arguments.adapt_data is None:
             raise ValueError(f"--adapt has to see clean pictures, and {spoilt[0]} has none: give some by --adapt-data")
-        usual_data = arguments.adapt_data or arguments.data
+        usual_data = arguments.adapt_data or data.get(None)
+        if usual_data is None:
+            raise ValueError("--adapt has to see clean pictures: give some by --adapt-data")
         adapt(subject.classifier, usual_rest(subject, usual_data), arguments.adapt)
         solving |= {"adapt": arguments.adapt, "adapt_data": absolute(usual_data)}
     given = {
@@ -139,15 +185,16 @@ def run(arguments: argparse.Namespace) -> None:
         "norm": arguments.norm,
         "attack_steps": arguments.attack_steps,
         "queries": arguments.queries,
+        "map_kind": arguments.map_kind,
+        "map_layer": arguments.map_layer,
+        "baselines": False if arguments.no_baselines else None,
         "left_out": arguments.left_out,
         "limit": arguments.limit,
         "label_space": arguments.label_space,
         "transfer": None if arguments.transfer_from is None else open_subject(arguments.transfer_from, subject.size),
     }
     try:
-        benchmarks = build(
-            names, arguments.data, subject, **{name: each for name, each in given.items() if each is not None}
-        )
+        benchmarks = build(names, data, subject, **{name: each for name, each in given.items() if each is not None})
     except ImportError as error:  # of AutoAttack, which says how to get it
         raise ValueError(str(error)) from error
     with stoppable(lambda: say_kept(arguments.output) if is_first() else ""), watching() as watch:
@@ -165,6 +212,22 @@ def run(arguments: argparse.Namespace) -> None:
     if is_first():
         print_table([results])
         print(f"results: {arguments.output}")
+
+
+def by_benchmark(given: Sequence[str], known: Collection[str]) -> dict[str | None, str]:
+    """Pictures by the name of the benchmark in front of them; None for those that are of all others.
+
+    Raises:
+        ValueError: some are given twice.
+    """
+    paths = {}
+    for text in given:
+        name, sign, path = text.partition("=")
+        name, path = (name, expanduser(path)) if sign and name in known else (None, text)
+        if name in paths:
+            raise ValueError(f"--data is given twice for {name or 'all benchmarks'}: {paths[name]} and {path}")
+        paths[name] = path
+    return paths
 
 
 def _numbers(text: str) -> tuple[int, ...]:

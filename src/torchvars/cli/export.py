@@ -1,4 +1,4 @@
-"""Writes a trained model for another runtime, runs what it wrote, and prints how far its logits are from the model's.
+"""Exports a trained model to another runtime, runs the exported file, and compares its logits with the model's.
 
 The file takes pixels in [0, 1], any number of pictures of one size at a time, and returns logits; with --maps also
 attention maps, which are described in its metadata.
@@ -14,27 +14,33 @@ from .paths import MODEL_WORDS, check_output, model_of, path_of
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=model_of, help=MODEL_WORDS)
-    parser.add_argument("--format", choices=["onnx", "pt2"], default="onnx", help="default: onnx")
+    parser.add_argument("--format", choices=["onnx", "pt2"], default="onnx", help="format of the file (default: onnx)")
     parser.add_argument(
         "--output", type=path_of, metavar="FILE", help="file to write (default: output/NAME.FORMAT); it is replaced"
     )
-    parser.add_argument("--img-size", type=int, nargs="+", metavar="PIXELS", help="one number, or height and width")
+    parser.add_argument(
+        "--img-size",
+        type=int,
+        nargs="+",
+        metavar="PIXELS",
+        help="size of the pictures: side, or height and width (default: the model's own)",
+    )
     parser.add_argument(
         "--maps",
         nargs="?",
         choices=["implicit", "energy"],
         const="implicit",
         metavar="KIND",
-        help="further outputs: attention maps of each layer after each recurrent step, and the share of the code that "
-        "is zero; the further input query is the (row, column) of a pixel, or (-1, -1) for the mean over positions; "
-        "implicit (the default) or energy",
+        help="kind of maps, implicit or energy (default: implicit), of every layer after each recurrent step, "
+        "to be returned together with the share of the code that is zero. The file then has a second input, query: the "
+        "(row, column) of a pixel, or (-1, -1) for the mean over all positions",
     )
     parser.add_argument("--half", action="store_true", help="store large weights in half precision: half the size")
     weights = parser.add_mutually_exclusive_group()
     weights.add_argument(
         "--untrained",
         action="store_true",
-        help="random weights: MODEL is a name of torchvars list models, or timm:NAME",
+        help="export random weights; MODEL is a name of torchvars list models, or timm:NAME",
     )
     weights.add_argument("--pretrained", action="store_true", help=argparse.SUPPRESS)  # what a name means by itself
     parser.add_argument("--num-classes", type=int, metavar="N", help="number of classes, with --untrained")

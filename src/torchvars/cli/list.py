@@ -1,4 +1,4 @@
-"""Prints the names that can be built, each with one line on what it is; for models, what each costs."""
+"""Lists attentions, solvers, models with their cost, trained weights, benchmarks, corruptions and attacks."""
 
 import argparse
 import inspect
@@ -13,16 +13,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "kind",
         nargs="?",
         choices=["attentions", "solvers", "models", "weights", "benchmarks", "corruptions", "attacks"],
-        help="only names of this kind; weights: the trained models that come with the package, with their figures; "
+        help="kind of names to list. weights: the trained models that come with the package, with their figures; "
         "benchmarks, corruptions and attacks: those of torchvars evaluate (default: attentions, solvers and backbones)",
     )
     parser.add_argument(
         "pattern",
         nargs="?",
         default="*",
-        help='only names like this, such as "rvt_tiny_*"; all models take over a minute',
+        help='list only names that match this pattern, such as "rvt_tiny_*"',
     )
-    parser.add_argument("--paper", action="store_true", help="models: a table of the paper's, beside its own figures")
+    parser.add_argument(
+        "--paper", action="store_true", help="for models: a table of those in the paper, beside its figures"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -48,16 +50,16 @@ def print_names(kind: str | None, pattern: str) -> None:
         print("models, each of these with _ and an attention: rvt_tiny_vars_d")
         for name, (constructor, _) in BACKBONES.items():
             print(f"  {name:<20}{first_line(constructor)}".rstrip())
-        print(f"on a CPU vars_s and vars_sd run with {native.describe()}")
+        print(f"on a CPU the vars attentions run with {native.describe()}")
 
 
 def registries(kind: str | None) -> dict[str, Mapping[str, Callable]]:
     """What is listed, by its title."""
     if kind in (None, "attentions", "solvers"):
         from ..attention import ATTENTIONS
-        from ..sparse import SOLVERS
+        from ..sparse import SOLVERS, Equilibrium
 
-        every = {"attentions": ATTENTIONS, "solvers": SOLVERS}
+        every = {"attentions": ATTENTIONS, "solvers": {**SOLVERS, "equilibrium_NAME": Equilibrium}}
         return every if kind is None else {kind: every[kind]}
     try:
         from ..evaluation.attacks import ATTACKS
@@ -76,12 +78,12 @@ def first_line(member: Callable) -> str:
 
 
 def print_models(pattern: str, paper: bool) -> None:
-    """A line for each model as soon as it is counted: large ones take some seconds."""
+    """A line for each model as soon as it is counted."""
     import timm
     import torch
 
     from ..models import MODELS
-    from ..models.cost import PAPER, cost
+    from ..models.cost import PAPER, cost, cost_of
 
     if paper:
         print("| model | name here | M params | paper | difference | GFLOPs | paper |\n|---|---|---|---|---|---|---|")
@@ -92,7 +94,7 @@ def print_models(pattern: str, paper: bool) -> None:
     torch.set_num_threads(1)
     try:
         for name in matching(PAPER if paper else MODELS, pattern):
-            counted = cost(timm.create_model(name))
+            counted = cost_of(name) if name in MODELS else cost(timm.create_model(name))
             parameters, gflops = counted.parameters / 1e6, counted.multiply_adds / 1e9
             if paper:
                 title, published, published_gflops = PAPER[name]

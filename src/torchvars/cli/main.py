@@ -7,21 +7,25 @@ import sys
 from importlib import import_module
 
 from .. import __version__
+from .extras import missing_extra
 from .threads import limit_spinning
 
 # Command: its one line of help. Each lives in a module of its name, with `configure(parser)` and `run(arguments)`; one
 # that has TAKES_MORE gets what the parser does not know as a second argument, a call for help included.
 COMMANDS = {
-    "benchmark": "time and memory of attentions and models, side by side",
-    "compare": "results of several models side by side",
+    "benchmark": "measure time and memory of attentions and models",
+    "compare": "compare results of several models",
     "convert": "replace the attention of a trained model",
-    "evaluate": "how robust a model is",
-    "explore": "models in the browser: what they say, and where they look",
-    "export": "write a model for another runtime",
-    "list": "the names that can be built",
-    "predict": "what is in pictures: top classes with their confidence",
-    "train": "train a model, or go on with a run",
-    "verify": "evaluate weights that ship once more, against what is claimed",
+    "evaluate": "measure the robustness of a model",
+    "explore": "show models and their attention maps in the browser",
+    "export": "export a model to another runtime",
+    "figures": "draw the figures of the paper's kind from shipped weights and results",
+    "generalize": "fine-tune with each domain left out, and evaluate on it",
+    "list": "list names of attentions, solvers, models, weights and benchmarks",
+    "maps": "draw attention maps",
+    "predict": "classify pictures",
+    "train": "train a model, or resume a run",
+    "verify": "reproduce the recorded figures of shipped weights",
 }
 
 
@@ -41,11 +45,29 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(128 + 13) from None  # as if by SIGPIPE
 
 
-def dispatch(arguments: list[str] | None = None) -> None:
+class PrintCompletion(argparse.Action):
+    """Prints a script that completes commands and options in a shell."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        try:
+            import shtab
+        except ModuleNotFoundError as error:
+            parser.exit(2, f"torchvars: {missing_extra(error, 'completion', 'completion')}\n")
+        print(shtab.complete(parser, values))
+        parser.exit()
+
+
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="torchvars", description="Attention as recurrent sparse reconstruction, for PyTorch."
     )
     parser.add_argument("--version", action="version", version=f"torchvars {__version__}")
+    parser.add_argument(
+        "--print-completion",
+        choices=["bash", "zsh", "tcsh"],
+        action=PrintCompletion,
+        help="print a script for the completion of commands and options in a shell",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_line in COMMANDS.items():
         module = import_module(f"{__package__}.{name}")
@@ -59,6 +81,11 @@ def dispatch(arguments: list[str] | None = None) -> None:
         )
         module.configure(subparser)
         subparser.set_defaults(run=module.run, takes_more=takes_more, print_help=subparser.print_help)
+    return parser
+
+
+def dispatch(arguments: list[str] | None = None) -> None:
+    parser = build_parser()
     parsed, more = parser.parse_known_args(arguments)
     if more and not parsed.takes_more:
         words = [word for word in more if not word.startswith("-")]

@@ -6,8 +6,8 @@ from os.path import expanduser
 from pathlib import Path
 
 MODEL_WORDS = (
-    "a name whose weights ship (torchvars list weights), a folder of weights or of a run, a checkpoint of the authors "
-    "(.pth), timm:NAME, timm:NAME:FILE with weights from a file, or OWNER/NAME on the Hugging Face hub"
+    "model: a name whose weights ship (torchvars list weights), a folder of weights or of a run, a checkpoint of the "
+    "authors (.pth), timm:NAME, timm:NAME:FILE with weights from a file, or OWNER/NAME on the Hugging Face hub"
 )
 
 
@@ -47,6 +47,17 @@ def check_output(path: Path) -> None:
     for place in (folder, *([path] if path.exists() else [])):
         if not os.access(place, os.W_OK):
             raise PermissionError(f"{place} cannot be written to: give --output another place")
+
+
+def check_folder(path: Path) -> None:
+    """A ValueError, or what the system says, if no files could be written into such a folder."""
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"{path} is no folder: give --output the name of a folder, which is made if need be")
+    folder = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file: give --output a path in a folder")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{folder} cannot be written to: give --output another place")
 
 
 class Names(argparse.Action):

@@ -1,4 +1,4 @@
-"""Says what is in pictures: the top classes of a trained model, each with its confidence.
+"""Classifies pictures: prints the top classes of a trained model, each with its confidence.
 
 Pictures are files, or folders with pictures in them. Each is shown as in evaluation: the shorter side resized to
 256 / 224 of the model's size, bicubic, and the centre cropped. Exits with 1 if pictures could not be read.
@@ -16,15 +16,19 @@ FORMAT = "torchvars_predictions"  # the key by which a file of predictions is kn
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=model_of, help=MODEL_WORDS)
-    parser.add_argument("pictures", type=path_of, nargs="+", metavar="PICTURE", help="a picture, or a folder of them")
-    parser.add_argument("--top", type=int, default=5, metavar="K", help="number of classes (default: 5)")
+    parser.add_argument("pictures", type=path_of, nargs="+", metavar="PICTURE", help="picture, or folder of pictures")
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="number of top classes (default: 5)")
     parser.add_argument(
-        "--output", type=path_of, metavar="FILE", help="predictions, JSON; a file of predictions is replaced"
+        "--output", type=path_of, metavar="FILE", help="file of predictions (JSON); an existing one is replaced"
     )
-    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
-    parser.add_argument("--batch", type=int, default=32, metavar="N", help="pictures at a time (default: 32)")
     parser.add_argument(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)"
+        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
+    )
+    parser.add_argument("--batch", type=int, default=32, metavar="N", help="batch size (default: 32)")
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="device: cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Trains a model as a recipe says, or goes on with a run.
+"""Trains a model by a recipe, or resumes a run.
 
     torchvars train cifar10_rvt_micro_vars_d --data PICTURES --output RUN
     torchvars train --resume RUN
@@ -20,8 +20,10 @@ TAKES_MORE = True  # options beside those below are fields of the recipe
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="such as cifar10_rvt_micro_vars_d")
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with the run in this folder; nothing else")
+    parser.add_argument(
+        "recipe", nargs="?", metavar="RECIPE", help="name of the recipe, such as cifar10_rvt_micro_vars_d"
+    )
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="folder of the run to resume; takes no other option")
 
 
 def run(arguments: argparse.Namespace, more: list[str]) -> None:
@@ -30,7 +32,7 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
         return
     keep_freed_memory()
     if arguments.resume is None and arguments.recipe is None:
-        raise ValueError("name a recipe, such as cifar10_rvt_micro_vars_d, or a run to go on with: --resume RUN")
+        raise ValueError("name a recipe, such as cifar10_rvt_micro_vars_d, or a run to resume: --resume RUN")
     if arguments.resume is not None and (arguments.recipe or more):
         given = " ".join([*filter(None, [arguments.recipe]), *more])
         raise ValueError(f"a run is resumed as it was begun, with nothing beside --resume RUN: got {given}")
@@ -71,17 +73,17 @@ def go(recipe, settings, resume: bool) -> None:
 
     run = settings.output
     try:
-        told = train(recipe, settings, resume=resume)
+        stopped_by = train(recipe, settings, resume=resume)
     except KeyboardInterrupt:
         hint = [f"resume with {resuming(run)}"] if RunFolder(run).exists() else []
         raise KeyboardInterrupt(*hint) from None
     if is_first():
         if recipe.conversion is None:  # a stage of a conversion has other metrics
             draw(run)
-        if told is None:
+        if stopped_by is None:
             print(f"weights: {run / 'weights'}\nevaluate them with: {evaluating(recipe, settings)}")
-    if told is not None:
-        sys.exit(128 + told)
+    if stopped_by is not None:
+        sys.exit(128 + stopped_by)
 
 
 def evaluating(recipe, settings) -> str:

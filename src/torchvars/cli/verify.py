@@ -1,4 +1,4 @@
-"""Evaluates weights that ship, or a folder of weights with its record, once more, and compares with what is claimed.
+"""Reproduces the recorded figures of shipped weights, or of a folder of weights with a record.
 
 Fails if a figure is not met within its 95 % interval, or if weights, recipe and figures are not those that were put
 under one hash. What was evaluated so far is kept in a file, so that the same command goes on where it was stopped.
@@ -16,18 +16,24 @@ from .stopping import stoppable
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=model_of, help="a name of torchvars list weights, or a folder of weights")
+    parser.add_argument("name", type=model_of, help="weights: a name of torchvars list weights, or a folder")
     parser.add_argument(
-        "--data", type=data_of, metavar="PATH", help="the pictures (default: only the hashes are compared)"
+        "--data", type=data_of, metavar="PATH", help="labelled pictures (default: only hashes are compared)"
     )
     parser.add_argument(
-        "--benchmark", type=names_of, metavar="NAME[,NAME]", help="only these of the benchmarks that are recorded"
+        "--benchmark", type=names_of, metavar="NAME[,NAME]", help="recorded benchmarks to reproduce (default: all)"
     )
-    parser.add_argument("--output", type=path_of, metavar="FILE", help="results, JSON (default: they are not kept)")
-    parser.add_argument("--batch", type=int, default=64, metavar="N", help="pictures at a time (default: 64)")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes that read pictures (default: 1)")
     parser.add_argument(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)"
+        "--output", type=path_of, metavar="FILE", help="file of results (JSON; default: none is written)"
+    )
+    parser.add_argument("--batch", type=int, default=64, metavar="N", help="batch size (default: 64)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="number of data loading processes (default: 1)"
+    )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="device: cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)",
     )
 
 

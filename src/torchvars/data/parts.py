@@ -1,7 +1,6 @@
-"""Parts of a source: what is held out of it, and domains of which one is left out."""
+"""Parts of a source: what is held out of it, and so many of its pictures."""
 
 from collections.abc import Callable
-from pathlib import PurePosixPath
 
 from .order import derive_seed
 from .sources import Source
@@ -44,7 +43,7 @@ class Part(Source):
 
 def held_out_tenth(source: Source, split: str) -> Part:
     """Nine tenths of a source to train on, or the tenth that is held out ("val"): always the same pictures."""
-    return Part(source, f"{split} part of {source.name}", lambda identity: _is_held_out(identity) == (split == "val"))
+    return Part(source, f"{split} part of {source.name}", lambda identity: is_held_out(identity) == (split == "val"))
 
 
 def limited(source: Source, limit: int | None) -> Source:
@@ -57,28 +56,6 @@ def limited(source: Source, limit: int | None) -> Source:
     return Part(source, f"{limit} pictures of {source.name}", chosen.__contains__)
 
 
-def leave_out(source: Source, domain: str, split: str) -> Part:
-    """Pictures stored as <domain>/<class>/<picture>, one domain of which is not trained on.
-
-    Args:
-        source: its classes are the domains.
-        domain: the one left out.
-        split: "train" for nine tenths of the others, "val" for the tenth held out of them, "test" for all of `domain`.
-    """
-    if domain not in source.classes:
-        raise ValueError(f"no domain {domain!r} in {source.name}: it has {', '.join(source.classes)}")
-    flat = [identity for identity in source.identities if len(PurePosixPath(identity).parts) < 3]
-    if flat:
-        raise ValueError(f"{source.name} has no domains: expected <domain>/<class>/<picture>, found {flat[0]}")
-
-    def keep(identity: str) -> bool:
-        if split == "test":
-            return PurePosixPath(identity).parts[0] == domain
-        return PurePosixPath(identity).parts[0] != domain and _is_held_out(identity) == (split == "val")
-
-    name = f"{domain} of {source.name}" if split == "test" else f"{split} part of {source.name} without {domain}"
-    return Part(source, name, keep, lambda identity: PurePosixPath(identity).parts[1])
-
-
-def _is_held_out(identity: str) -> bool:
-    return derive_seed("held out", identity) % 10 == 0
+def is_held_out(identity: str, share: float = 0.1) -> bool:
+    """Whether a picture is among those held out, by its name: a larger share, in tenths, holds the smaller ones."""
+    return derive_seed("held out", identity) % 10 < round(10 * share)

@@ -124,6 +124,22 @@ class Shown:
         return torch.from_numpy(np.array(self.geometry(*image.size).image(image))).movedim(-1, 0)
 
 
+@dataclass(frozen=True)
+class Whole(Shown):
+    """The whole of a stored picture, resized to a square, bicubic; its target stays as it is stored.
+
+    For what is found at places in the picture: it is put back to the size of the picture before it is judged.
+    """
+
+    def geometry(self, width: int, height: int) -> Geometry:
+        """Of the target: the picture as it is stored."""
+        return Geometry((width, height), (width, height), (0, 0), (width, height))
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        side = (self.size, self.size)
+        return torch.from_numpy(np.array(Geometry(image.size, side, (0, 0), side).image(image))).movedim(-1, 0)
+
+
 def collate(samples: list[Sample]) -> Batch:
     return Batch(
         torch.stack([sample.pixels for sample in samples]),

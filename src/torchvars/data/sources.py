@@ -98,14 +98,14 @@ class Found:
     Attributes:
         pictures: files by their extension, also if they cannot be read.
         folders: those that may be classes.
-        strange: what has the name of a picture and is no file: to open a pipe would be to wait for ever.
+        special: what has the name of a picture and is no file: to open a pipe would be to wait for ever.
         loops: links to a folder that they are in.
     """
 
     def __init__(self, folder: Path):
         self.pictures: list[str] = []
         self.folders: list[str] = []
-        self.strange: list[str] = []
+        self.special: list[str] = []
         self.loops: list[str] = []
         self._walk(str(folder), "", [_inode(each) for each in folder.resolve().parents])
 
@@ -123,7 +123,7 @@ class Found:
                 self._walk(entry.path, f"{prefix}{entry.name}/", [*around, here])
             elif PurePosixPath(entry.name).suffix.lower() in EXTENSIONS:
                 is_picture = entry.is_file() or not os.path.exists(entry.path)  # a dead link is one that is lost
-                (self.pictures if is_picture else self.strange).append(prefix + entry.name)
+                (self.pictures if is_picture else self.special).append(prefix + entry.name)
 
 
 def pictures_below(folder: Path) -> list[str]:
@@ -132,8 +132,8 @@ def pictures_below(folder: Path) -> list[str]:
 
 
 def _told(folder: Path, found: Found) -> Found:
-    tell_of(str(folder), "are neither pictures nor links to any (pipes, sockets or devices)", found.strange)
-    tell_of(str(folder), "lead back to a folder around them", found.loops)
+    warn_of(str(folder), "are neither pictures nor links to any (pipes, sockets or devices)", found.special)
+    warn_of(str(folder), "lead back to a folder around them", found.loops)
     return found
 
 
@@ -160,7 +160,7 @@ def is_hidden(path: str) -> bool:
     return any(part.startswith(".") for part in PurePosixPath(path).parts)
 
 
-def tell_of(where: str, what: str, names: Iterable[str]) -> None:
+def warn_of(where: str, what: str, names: Iterable[str]) -> None:
     """Warns of what is left out."""
     if names := sorted(map(printable, names)):
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -257,7 +257,7 @@ def tar_members(path: Path) -> list[Member]:
 
     Links are files that have the bytes of those they lead to.
     """
-    members, links, strange = [], {}, []
+    members, links, special = [], {}, []
     try:
         with tarfile.open(path, "r:") as archive:
             for member in archive:
@@ -268,7 +268,7 @@ def tar_members(path: Path) -> list[Member]:
                 elif member.issym():
                     links[member.name] = posixpath.join(posixpath.dirname(member.name), member.linkname)
                 elif not member.isdir():
-                    strange.append(member.name)
+                    special.append(member.name)
             # A tar that is cut off between two files looks whole, but for the block of zeros that ends one.
             archive.fileobj.seek(archive.offset)
             if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -279,8 +279,8 @@ def tar_members(path: Path) -> list[Member]:
             "one first; copy a broken one again"
         ) from error
     followed, lost = _follow(links, members)
-    left_out = [name for name in (*strange, *lost) if PurePosixPath(name).suffix.lower() in EXTENSIONS]
-    tell_of(str(path), "are neither files nor links to files in it", [name for name in left_out if not is_hidden(name)])
+    left_out = [name for name in (*special, *lost) if PurePosixPath(name).suffix.lower() in EXTENSIONS]
+    warn_of(str(path), "are neither files nor links to files in it", [name for name in left_out if not is_hidden(name)])
     return members + followed
 
 

@@ -30,9 +30,17 @@ class Mask:
 
 @dataclass(frozen=True)
 class Points:
-    """Places in a picture, from the left and the top: (N, 2), in pixels."""
+    """Places in a picture.
+
+    Attributes:
+        places: (N, 2), from the left and the top, in pixels.
+        observers: the number of who looked there, (N,), where it is known.
+        size: width and height of the picture, where it is known.
+    """
 
     places: np.ndarray
+    observers: np.ndarray | None = None
+    size: tuple[int, int] | None = None
 
     def moved(self, geometry: Geometry) -> "Points":
         """As the picture is shown; those that are cut off are left out.
@@ -46,7 +54,8 @@ class Points:
                 f"the point {tuple(self.places[outside][0].tolist())} is outside its picture of {geometry.before[0]} x "
                 f"{geometry.before[1]} pixels"
             )
-        return Points(geometry.points(self.places))
+        observers = None if self.observers is None else self.observers[geometry.shows(self.places)]
+        return Points(geometry.points(self.places), observers, geometry.size)
 
 
 Target = int | Mask | Points

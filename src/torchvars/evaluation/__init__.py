@@ -13,7 +13,7 @@ from .record import read_results
 from .results import Outcome, Results, Row
 from .subjects import Subject, open_subject, subject_of
 from .task import Figure, Metric, Task
-from .tasks import Classification
+from .tasks import Classification, Fixation, MapStability, Segmentation
 
 __all__ = [
     "ATTACKS",
@@ -23,10 +23,13 @@ __all__ = [
     "Classification",
     "Condition",
     "Figure",
+    "Fixation",
+    "MapStability",
     "Metric",
     "Outcome",
     "Results",
     "Row",
+    "Segmentation",
     "Subject",
     "Task",
     "corrupt",

@@ -1,5 +1,6 @@
 """A strength that follows the noise in a picture, for models that are trained already."""
 
+import copy
 import math
 from collections.abc import Iterable, Iterator
 
@@ -9,40 +10,55 @@ from torch import Tensor, nn
 from ..attention import Reconstruction, inspect
 from ..data import Shown, limited, open_source
 from ..scoring import Memory
-from ..sparse import Solver, SparseCoding
+from ..sparse import Solution, Solver, SparseCoding
+from ..sparse.solvers import Around
 from .subjects import Subject
 
 
-class AdaptiveStrength(Solver):
+class AdaptiveStrength(Around):
     """Solves twice: what the first code leaves unexplained tells how noisy the signal is, and sets the strength.
 
         rest = |x - P u|^2 / |x|^2 for each picture and head
         strength' = strength (rest / usual)^power, within a factor of `most`
 
-    Where a signal is explained as well as signals usually are, nothing changes.
+    Where a signal is explained as well as signals usually are, nothing changes. The first code is that of the solver as
+    it came, whatever is set later: `probe_steps` steps, those that `usual` was found with. Steps, start and tolerance
+    of this object are those of the second run, from its own start; the trajectory and the solution are that run's.
 
     Args:
-        solver: how to solve.
+        solver: how to solve, both times.
         usual: rest of clean pictures in this layer: see `calibrate`.
         power: how strongly the strength follows; 0 for not at all.
         most: largest factor up and down.
     """
 
     def __init__(self, solver: Solver, usual: float, power: float = 1.0, most: float = 4.0):
-        super().__init__(steps=solver.steps, tolerance=solver.tolerance, start=solver.start)
-        self.solver, self.usual, self.power, self.most = solver, usual, power, most
+        super().__init__(solver)
+        self.__dict__["probe"] = copy.copy(solver)  # no module of its own: it shares what the solver has learned
+        self.usual, self.power, self.most = usual, power, most
 
-    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        return self.solver.iterates(problem)
+    @property
+    def probe_steps(self) -> int:
+        """How many steps find the strength."""
+        return self.probe.steps
 
     def trajectory(self, problem: SparseCoding) -> Iterator[Tensor]:
-        return super().trajectory(self.adapted(problem))
+        return self.solver.trajectory(self.adapted(problem))
+
+    def solve(self, problem: SparseCoding) -> Tensor:
+        return self.solver.solve(self.adapted(problem))
+
+    def solution(self, problem: SparseCoding) -> Solution:
+        return self.solver.solution(self.adapted(problem))
 
     def adapted(self, problem: SparseCoding) -> SparseCoding:
         """The same problem with the strength that its signal calls for."""
-        rest = unexplained(problem, self.solver.solve(problem))[..., None, None]
+        rest = unexplained(problem, self.probe.solve(problem))[..., None, None]
         factor = (rest / self.usual).clamp_min(1e-12).pow(self.power).clamp(1 / self.most, self.most)
         return SparseCoding(problem.operator, problem.signal, problem.strength * factor, problem.threshold)
+
+    def extra_repr(self) -> str:
+        return f"probe_steps={self.probe_steps}, usual={self.usual:.3g}, power={self.power}, most={self.most}"
 
 
 def unexplained(problem: SparseCoding, code: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """An evaluation in one call."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from .watch import watching
 def evaluate(
     model: str | Path | Subject | nn.Module,
     benchmarks: str | Sequence[str],
-    data: str | Path,
+    data: str | Path | Mapping[str, str | Path],
     *,
     output: str | Path | None = None,
     name: str | None = None,
@@ -38,7 +38,8 @@ def evaluate(
             or a `Classifier`, whose `classes` say what its logits stand for. Any other module is taken to be a model of
             normalised images, and wrapped in one.
         benchmarks: names of `torchvars.evaluation.BENCHMARKS`, in one string with commas or one by one.
-        data: the pictures: a folder or tar with val/<class>/<picture>, or as a benchmark is published.
+        data: the pictures: a folder or tar with val/<class>/<picture>, or as a benchmark is published. Where benchmarks
+            are of other pictures, those of each by its name: {"clean": ..., "segmentation": ...}.
         output: file of results. What it holds already is not tried again, so that the same call goes on where one was
             stopped, and other benchmarks can be added. Without it nothing is kept but what is returned.
         name: by which results and tables call the model; else the word, or the name of its class.
@@ -55,7 +56,8 @@ def evaluate(
     """
     subject = as_subject(model, name, size)
     names = benchmarks.split(",") if isinstance(benchmarks, str) else benchmarks
-    chosen = build([each.strip() for each in names if each.strip()], str(data), subject, **options)
+    places = {name: str(path) for name, path in data.items()} if isinstance(data, Mapping) else str(data)
+    chosen = build([each.strip() for each in names if each.strip()], places, subject, **options)
     how = {"partial_ok": partial, "batch": batch, "workers": workers, "device": device}
     with tempfile.TemporaryDirectory() as aside, nullcontext() if quiet else watching() as watch:
         return run.evaluate(subject, chosen, Path(output or Path(aside) / "results.json"), watch=watch, **how)

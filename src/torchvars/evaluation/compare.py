@@ -1,12 +1,13 @@
 """Results side by side: tables, and whether a difference is more than chance."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from .benchmarks import BENCHMARKS
@@ -180,7 +181,10 @@ def gained(metric: Metric, first: np.ndarray, second: np.ndarray) -> tuple[float
 
 
 def print_table(results: Sequence[Results], baseline: int = 0, console: Console | None = None) -> None:
-    """The numbers of several models side by side, with the paper's where a model is one of its rows."""
+    """The numbers of several models side by side, with the paper's where a model is one of its rows.
+
+    Models are columns where they fit the width of the console. Where they do not, they are the rows below each number.
+    """
     console = console or wide_console()
     names = [result.label for result in results]
     papers = {
@@ -188,22 +192,29 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
         for row in (paper_row(result.model) for result in results)
         if row is not None and any(paper_figure(row, results, *line) for line in lines_of(results))
     }
-    table = Table(title="accuracy in percent and its 95 % interval over pictures, unless said otherwise")
-    for title in ("benchmark", "condition", "metric", *names, *(f"paper: {each['name']}" for each in papers.values())):
-        table.add_column(escape(title))
+    columns = [*names, *(f"paper: {name}" for name in papers)]
+    lines = []
     for benchmark, condition, metric in lines_of(results):
-        cells = [show(row_of(result, benchmark, condition, metric)) for result in results]
+        digits = digits_of(results, benchmark, metric)
+        cells = [show(row_of(result, benchmark, condition, metric), digits) for result in results]
         theirs = [paper_figure(each, results, benchmark, condition, metric) for each in papers.values()]
         # A sum over fewer corruptions, severities or classes than its name promises.
         some = any(is_partial(each, benchmark) and condition in each.means(benchmark) for each in results)
-        table.add_row(
-            escape(benchmark), escape(condition.label), f"partial {metric}" if some else metric, *cells, *theirs
-        )
+        lines.append((benchmark, condition.label, f"partial {metric}" if some else metric, [*cells, *theirs]))
     for benchmark, condition, metric, values in relative_lines(results, results[baseline]) if len(results) > 1 else ():
         cells = [with_interval(*each) if each else "" for each in values]
-        title = f"{metric}, {escape(names[baseline])} = 100"
-        table.add_row(escape(benchmark), escape(condition.label), title, *cells, *[""] * len(papers))
-    console.print(table)
+        title = f"{metric}, {names[baseline]} = 100"
+        lines.append((benchmark, condition.label, title, [*cells, *[""] * len(papers)]))
+    title = "accuracy in percent and its 95 % interval over pictures, unless said otherwise"
+    table = Table(title=title)
+    for heading in ("benchmark", "condition", "metric", *columns):
+        table.add_column(escape(heading))
+    for *what, cells in lines:
+        table.add_row(*map(escape, what), *cells)
+    if Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width:
+        console.print(table)
+    else:
+        print_by_number(console, title, columns, lines)
     for line in protocols_of(results):
         console.print(line, highlight=False, markup=False)
     for line in label_spaces_of(results):
@@ -215,6 +226,20 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
             one = next(iter(result.unreadable))
             said = f"{len(result.unreadable)} pictures could not be read and count as not recognised, such as {one}"
             console.print(f"warning, {name}: {said}", highlight=False, markup=False, style="yellow")
+
+
+def print_by_number(
+    console: Console, title: str, columns: Sequence[str], lines: Iterable[tuple[str, str, str, Sequence[str]]]
+) -> None:
+    """A table turned by 90 degrees: below each benchmark, condition and metric a row for each model that has it."""
+    console.print(title, style="italic", markup=False, highlight=False)
+    width = max(map(len, columns))
+    for benchmark, condition, metric, cells in lines:
+        what = f"{', '.join(dict.fromkeys([benchmark, condition]))}: {metric}"
+        console.print(what, style="bold", markup=False, highlight=False)
+        for name, cell in zip(columns, cells, strict=True):
+            if cell:
+                console.print(f"  {name:<{width}}  {cell}", markup=False, highlight=False)
 
 
 def row_of(result: Results, benchmark: str, condition: Condition, metric: str) -> Row | None:
@@ -249,9 +274,9 @@ def label_spaces_of(results: Sequence[Results]) -> list[str]:
             not pictures[0].isdisjoint(some) and not same_label_space(having[0], each, benchmark)
             for each, some in zip(having[1:], pictures[1:], strict=True)
         ):
-            told = "; ".join(f"{each.label}, {each.label_space(benchmark)}" for each in having)
+            spaces = "; ".join(f"{each.label}, {each.label_space(benchmark)}" for each in having)
             lines.append(
-                f"warning, {benchmark}: the label spaces differ ({told}), so that the numbers cannot be compared: "
+                f"warning, {benchmark}: the label spaces differ ({spaces}), so that the numbers cannot be compared: "
                 "evaluate all with --label-space present"
             )
     return lines
@@ -289,9 +314,12 @@ def print_differences(first: Results, second: Results, console: Console | None =
     for each in found:
         if (each.benchmark, each.condition.family) in families and (each.benchmark, each.condition) not in given:
             continue
+        if each.condition.family == "baseline":  # which is there to be beaten, not of the model
+            continue
         partial = "partial " if (each.benchmark, each.condition) in given and each.benchmark not in whole else ""
         p = "" if each.p is None else f"{each.p:.2g}"
-        points = f"{each.value:+.2f} ({each.low:+.2f} to {each.high:+.2f})"
+        digits = digits_of([first, second], each.benchmark, each.metric) + 1
+        points = f"{each.value:+.{digits}f} ({each.low:+.{digits}f} to {each.high:+.{digits}f})"
         which = [each.benchmark, f"{partial}{each.condition.key}", *([each.metric] if several else [])]
         table.add_row(*map(escape, which), points, p)
     console.print(table)
@@ -303,12 +331,18 @@ def wide_console() -> Console:
     return console if console.is_terminal else Console(width=200)
 
 
-def show(row: Row | Measured | None) -> str:
+def digits_of(results: Sequence[Results], benchmark: str, metric: str) -> int:
+    """How many digits of a metric are shown behind the point."""
+    known = [result.metrics(benchmark).get(metric) for result in results if benchmark in result.asked]
+    return max((each.digits for each in known if each is not None), default=1)
+
+
+def show(row: Row | Measured | None, digits: int = 1) -> str:
     """A number and its interval, where it has one."""
     if row is None:
         return ""
-    return f"{row.value:.1f}" if row.low is None else with_interval(row.value, row.low, row.high)
+    return f"{row.value:.{digits}f}" if row.low is None else with_interval(row.value, row.low, row.high, digits)
 
 
-def with_interval(value: float, low: float, high: float) -> str:
-    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+def with_interval(value: float, low: float, high: float, digits: int = 1) -> str:
+    return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"

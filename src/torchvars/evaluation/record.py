@@ -159,8 +159,8 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
     chosen = list(record.trials) if names is None else list(names)
     if not record.trials:
         raise ValueError("nothing was measured of these weights: there is nothing to compare with")
-    if strange := [name for name in chosen if name not in record.trials]:
-        raise ValueError(f"nothing is recorded of {strange[0]!r}: there are figures for {', '.join(record.trials)}")
+    if unknown := [name for name in chosen if name not in record.trials]:
+        raise ValueError(f"nothing is recorded of {unknown[0]!r}: there are figures for {', '.join(record.trials)}")
     benchmarks, opened = [], Data(data)
     for name in chosen:
         trial = record.trials[name]

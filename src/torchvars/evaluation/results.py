@@ -160,6 +160,8 @@ class Results:
             raise FileNotFoundError(f"no results at {path}: torchvars evaluate writes them by --output") from error
         except IsADirectoryError as error:
             raise IsADirectoryError(f"{path} is a folder: expected a file of results") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} holds no results of torchvars evaluate: it is no text") from error
         try:
             content = json.loads(text)
             if content.get("torchvars_results") == 1:
@@ -207,10 +209,10 @@ class Results:
 
     @property
     def label(self) -> str:
-        """The model's name, and how it was told to solve if it was told."""
+        """The model's name, and how its layers solve where that was changed."""
         solving = self.model.get("solving", {})
-        told = ", ".join(f"{name} {value}" for name, value in solving.items() if name != "adapt_data")
-        return f"{self.model['name']} ({told})" if told else self.model["name"]
+        changes = ", ".join(f"{name} {value}" for name, value in solving.items() if name != "adapt_data")
+        return f"{self.model['name']} ({changes})" if changes else self.model["name"]
 
     def metrics(self, benchmark: str) -> dict[str, Metric]:
         """The metrics of the task of a benchmark; the first is what a model is mostly judged by."""

@@ -60,7 +60,7 @@ def evaluate(
     tried again. On several processes each takes every n-th batch; the batches, and so the numbers, are those of one.
 
     Args:
-        solving: how VARS layers were told to solve, if they were told; goes into the file.
+        solving: how VARS layers solve, where that was changed; goes into the file.
         partial_ok: whether to sum up although something is missing.
         watch: called with the progress.
         device: such as "cpu" or "cuda:1"; else the accelerator if there is one.
@@ -96,7 +96,7 @@ class Evaluation:
         judges = []
         for benchmark in benchmarks:
             judge = benchmark.task.prepare(self.subject, benchmark.source, self.processes.device)
-            take_up(self.results, benchmark, judge)
+            register(self.results, benchmark, judge)
             judges.append(judge)
         if self.processes.rank == 0:
             check_writable(self.output)
@@ -125,10 +125,11 @@ class Evaluation:
         try:
             scores = self.ask(
                 showing.source,
-                partial(task.score, judge),
+                partial(task.score, task.within(judge, showing.condition)),
                 task.columns,
+                benchmark.shown,
                 change=None if showing.change is None else partial(showing.change, judge),
-                watch=None if tally.watch is None else partial(tally.tell, benchmark, showing),
+                watch=None if tally.watch is None else partial(tally.report, benchmark, showing),
             )
         except FloatingPointError as error:
             raise FloatingPointError(f"{showing.source.name} ({showing.condition.key}): {error}") from error
@@ -144,11 +145,12 @@ class Evaluation:
         source: Source,
         question: Callable[[Asked], Mapping[str, Tensor]],
         blank: Mapping[str, bool | float] | None = None,
+        shown: type[Shown] = Shown,
         **how: Any,
     ) -> Scores:
         """Asks of each picture once, by all processes; without `blank` also of what stands for broken ones."""
         reading = {"batch": self.batch, "workers": self.workers, "memory": self.memory}
-        return score(source, Shown(self.subject.size), question, blank, self.processes, **reading, **how)
+        return score(source, shown(self.subject.size), question, blank, self.processes, **reading, **how)
 
     def write(self) -> None:
         if self.processes.rank == 0:
@@ -178,14 +180,16 @@ class Tally:
         """What is known needs no work."""
         self.work.pop((benchmark.name, showing.condition), None)
 
-    def tell(
+    def report(
         self, benchmark: Benchmark, showing: Showing, done: int, total: int, columns: Mapping[str, Tensor]
     ) -> None:
         place = benchmark.name, showing.condition
         share = (self.done + self.work[place] * min(done / total, 1)) / sum(self.work.values())
         if done >= total:
             self.done += self.work[place]
-        first = benchmark.task.metrics[0]
+        found = [each for each in benchmark.task.metrics if each.column is not None]
+        known = [each for each in found if not columns[each.column].double().isnan().all()]
+        first = (known or found)[0]
         value = first.scale * float(columns[first.column].double().nanmean())
         where = benchmark.name, showing.condition.key, self.numbers[place], len(self.numbers)
         self.watch(Progress(*where, done, total, value, first.unit, share))
@@ -244,12 +248,12 @@ def open_results(output: Path, model: dict) -> Results:
         return Results(model, environment=environment())
     results = Results.read(output)
     if results.model != model:
-        told = [
+        changes = [
             f"{name} {results.model.get(name)}, now {model[name]}"
             for name in model
             if results.model.get(name) != model[name]
         ]
-        raise ValueError(f"{output} holds results of another model ({'; '.join(told)}): give another file")
+        raise ValueError(f"{output} holds results of another model ({'; '.join(changes)}): give another file")
     here, before = environment(), {name: each for name, each in results.environment.items() if name != "earlier"}
     if before != here:
         results.environment = {**here, "earlier": [*results.environment.get("earlier", []), before]}
@@ -266,7 +270,7 @@ def check_writable(output: Path) -> None:
         pass
 
 
-def take_up(results: Results, benchmark: Benchmark, judge: Any) -> None:
+def register(results: Results, benchmark: Benchmark, judge: Any) -> None:
     """Notes what is asked, or checks that it is what was asked before."""
     source, task = benchmark.source, benchmark.task
     facts = {"name": task.name, "metrics": [asdict(metric) for metric in task.metrics], **task.describe(judge)}
@@ -281,9 +285,9 @@ def take_up(results: Results, benchmark: Benchmark, judge: Any) -> None:
         # Of the task, files say what was known of it when they were written.
         known = {name: before.get(name) for name in asked} | without_metrics(before["task"])
         now = asked | {name: facts.get(name) for name in without_metrics(before["task"])}
-        if told := [f"{name} {known[name]!r}, now {now[name]!r}" for name in now if known[name] != now[name]]:
+        if changes := [f"{name} {known[name]!r}, now {now[name]!r}" for name in now if known[name] != now[name]]:
             raise ValueError(
-                f"the file holds {benchmark.name} with other settings: {'; '.join(told)}; give --output another file"
+                f"the file holds {benchmark.name} with other settings: {'; '.join(changes)}; give --output another file"
             )
     if lost := [each for each in results.outcomes.get(benchmark.name, {}) if each not in benchmark.conditions]:
         raise ValueError(

@@ -13,7 +13,7 @@ from ..models.origin import origin_of
 from ..models.peers import class_names
 from ..models.sources import open_classifier
 from ..models.weights import layers_of
-from ..sparse import SOLVERS
+from ..sparse import solver_from, solver_names
 from ..sparse.problem import check_strength
 
 
@@ -67,10 +67,10 @@ def subject_of(name: str, classifier: Classifier, size: int | None = None) -> Su
     Raises:
         ValueError: the model does not take pictures of that size.
     """
-    strange = {each.dtype for each in classifier.parameters() if each.is_floating_point()} - {torch.float32}
-    if strange:
+    others = {each.dtype for each in classifier.parameters() if each.is_floating_point()} - {torch.float32}
+    if others:
         raise ValueError(
-            f"{name} has weights of {', '.join(map(str, strange))}: models are evaluated in single precision; "
+            f"{name} has weights of {', '.join(map(str, others))}: models are evaluated in single precision; "
             "call .float() first"
         )
     if size is not None:
@@ -113,15 +113,15 @@ def set_solving(
     layers = [layer for layer in subject.classifier.modules() if isinstance(layer, Reconstruction)]
     if not layers:
         raise ValueError(f"{subject.name} has no VARS layer: steps, strength and solver cannot be set")
-    if solver is not None and solver not in SOLVERS:
-        raise ValueError(f"no solver named {solver!r}: there are {', '.join(SOLVERS)}")
+    if solver is not None and solver not in solver_names():
+        raise ValueError(f"no solver named {solver!r}: there are {', '.join(solver_names())}")
     if strength is not None:
         check_strength(strength)
     for layer in layers:
         if steps is not None:
             layer.solver.steps = steps  # refuses on the first layer or on none
         if solver is not None:
-            layer.solver = SOLVERS[solver](steps=layer.solver.steps, start=layer.solver.start)
+            layer.solver = solver_from({"name": solver, "steps": layer.solver.steps, "start": layer.solver.start})
         if strength is not None:
             layer.strength = strength
 

@@ -38,6 +38,7 @@ class Metric:
         test: name of the paired test of a difference, in `metrics.TESTS`; None for none.
         summed: whether means over severities and corruptions are reported.
         listed: whether tables of `torchvars compare` show it; "clean" for only where all pictures are as they are.
+        digits: how many are printed behind the point.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Metric:
     test: str | None = None
     summed: bool = True
     listed: bool | Literal["clean"] = True
+    digits: int = 1
 
 
 class Task(ABC):
@@ -73,6 +75,10 @@ class Task(ABC):
         Raises:
             ValueError: the question cannot be put to this model, or about these pictures.
         """
+
+    def within(self, judge: Any, condition: Condition) -> Any:
+        """The judge that `score` is given in a condition; the same in all, unless that is what they differ by."""
+        return judge
 
     @abstractmethod
     def score(self, judge: Any, asked: Asked) -> Mapping[str, Tensor]:

@@ -203,9 +203,9 @@ def _run(observation: Observation, name: str, layer: nn.Module, args: tuple, kwa
     if tokens.ndim == 4:
         return Run(tokens.flatten(1, 2).to(like.dtype), tuple(tokens.shape[1:3]), 0)
     tokens = _batch_first(layer, tokens).to(like.dtype)
-    told = kwargs.get("grid", args[1] if isinstance(layer, Attention) and len(args) > 1 else None)
-    if told is not None:
-        return Run(tokens, tuple(told), 0)
+    given = kwargs.get("grid", args[1] if isinstance(layer, Attention) and len(args) > 1 else None)
+    if given is not None:
+        return Run(tokens, tuple(given), 0)
     place = _place(observation.model, name, layer)
     if place.prefix is None:
         raise ValueError(

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from ..attention.folded import Folded
 from ..attention.tokens import Grid
 from ..models.classifier import Classifier
-from ..sparse import ISTA, L1, LearnedISTA, Operator
-from ..sparse.solvers import STEP_SIZES
+from ..sparse import ISTA, L1, LearnedISTA
 from .mixing import FilterMixing, LinearMixing, Mixing, SoftmaxMixing, SparseMixing, mixing_of
 from .observe import Run, observe
 
@@ -153,12 +152,12 @@ def implicit(mixing: Mixing, codes: Codes, query: Tensor) -> Tensor:
 def handed_back(mixing: SparseMixing, codes: list[Tensor], seed: Tensor) -> Tensor:
     """The derivative of sum(seed * u) by the values, for the code u after each step: (steps + 1, *shape of values)."""
     solver, problem = mixing.solver, mixing.problem(mixing.values)
-    operator, lengths = problem.operator, step_sizes(solver, problem.operator, len(codes) - 1)
-    shrunk = isinstance(solver, LearnedISTA) or problem.strength > 0
+    operator = problem.operator
+    lengths = [size for (size, _), _ in zip(solver.step.sizes(operator), codes[1:], strict=False)]
     # All runs together, the longest first: one that ends after k steps joins when those after it are undone.
     slope, total = seed.unsqueeze(0), torch.zeros_like(seed).unsqueeze(0)
     for code, length in zip(codes[:0:-1], lengths[::-1], strict=True):
-        if shrunk:
+        if problem.strength > 0:  # else nothing is shrunk
             slope = slope * (code != 0).to(slope.dtype)
         moved = length * slope
         slope = torch.cat([slope - operator.gram(moved), seed.unsqueeze(0)])
@@ -173,15 +172,6 @@ BY_ANALYSIS = {
     "scaled": lambda operator, code: 1 / operator.lipschitz(),
     "thresholded": lambda operator, code: (code != 0).to(code.dtype),
 }
-
-
-def step_sizes(solver: ISTA | LearnedISTA, operator: Operator, count: int) -> list[Tensor]:
-    """The length of each of its steps."""
-    size = STEP_SIZES[solver.step_size](operator)
-    if isinstance(solver, LearnedISTA):
-        last = len(solver.step) - 1
-        return [solver.step[min(index, last)].sigmoid() * (2 * size) for index in range(count)]
-    return [size] * count
 
 
 def energy(mixing: Mixing, codes: Codes, query: None) -> Tensor:

@@ -82,8 +82,8 @@ def convert(
             stacklevel=2,
         )
     # Blocks of our own say the grid of their tokens by their shape.
-    told = all(isinstance(each, Attention) for each in found.values())
-    if any(map(_has_filters, replacements.values())) and not told and _takes_any_shape(model):
+    knows_grid = all(isinstance(each, Attention) for each in found.values())
+    if any(map(_has_filters, replacements.values())) and not knows_grid and _takes_any_shape(model):
         warnings.warn(
             f"this model takes pictures of any shape, and {attention} is not told which: patches as many as it was "
             "built for are taken for that grid, others for a square; show it pictures of one shape, or take vars_d",

@@ -120,6 +120,6 @@ def _block(
 ) -> nn.Module:
     """timm's block with an attention of ours."""
     block = Block(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias, depth=depth, **options)
-    told = {} if qkv_bias else {"bias": False}
-    block.attn = build_attention(names[depth], dim, num_heads, grid, {**told, **(attention_options or {})})
+    bias = {} if qkv_bias else {"bias": False}
+    block.attn = build_attention(names[depth], dim, num_heads, grid, {**bias, **(attention_options or {})})
     return block

@@ -54,8 +54,15 @@ class Geometry:
 
         A pixel reaches from its number to the next one: the centre of the first is at .5.
         """
-        moved = places * np.divide(self.resized, self.before) - self.corner
-        return moved[((moved >= 0) & (moved < self.size)).all(1)]
+        return self._moved(places)[self.shows(places)]
+
+    def shows(self, places: np.ndarray) -> np.ndarray:
+        """Which of some places (N, 2) are in the box: (N,)."""
+        moved = self._moved(places)
+        return ((moved >= 0) & (moved < self.size)).all(1)
+
+    def _moved(self, places: np.ndarray) -> np.ndarray:
+        return places * np.divide(self.resized, self.before) - self.corner
 
 
 def centred(width: int, height: int, size: int) -> Geometry:

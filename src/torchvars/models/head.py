@@ -11,18 +11,18 @@ USUAL = ("classifier", "cls_classifier", "distillation_classifier", "heads.head"
 
 def head_names(model: nn.Module) -> tuple[str, ...]:
     """Names of the layers that give logits, as timm's contract says, else as usual; there may be none."""
-    told = (getattr(model, "default_cfg", None) or {}).get("classifier") or USUAL
+    named = (getattr(model, "default_cfg", None) or {}).get("classifier") or USUAL
     modules = dict(model.named_modules())
-    return tuple(name for name in ([told] if isinstance(told, str) else told) if name in modules)
+    return tuple(name for name in ([named] if isinstance(named, str) else named) if name in modules)
 
 
 def linear_heads(model: nn.Module) -> dict[str, nn.Linear]:
     """The heads by their names; a ValueError unless they are linear layers."""
     heads = {name: model.get_submodule(name) for name in head_names(model)}
-    strange = [type(head).__name__ for head in heads.values() if not isinstance(head, nn.Linear)]
-    if strange or not heads:
+    foreign = [type(head).__name__ for head in heads.values() if not isinstance(head, nn.Linear)]
+    if foreign or not heads:
         raise ValueError(
-            f"{type(model).__name__} has {'no head that is known here' if not heads else f'a head of {strange[0]}'}: "
+            f"{type(model).__name__} has {'no head that is known here' if not heads else f'a head of {foreign[0]}'}: "
             "expected a linear layer from features to logits"
         )
     return heads

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+import timm
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +28,12 @@ def resized(name: str, classifier: Classifier, size: int) -> Classifier:
     except (AssertionError, RuntimeError, ValueError) as error:
         raise ValueError(f"{name}, made for {own} pixels, takes no pictures of {size} x {size}: {error}") from error
     return classifier
+
+
+def takes_size(name: str) -> bool:
+    """Whether a model of timm is built for pictures of one size, so that it is told which (timm:NAME)."""
+    cfg = timm.get_pretrained_cfg(name.removeprefix("timm:"), allow_unregistered=False)
+    return cfg is None or cfg.fixed_input_size
 
 
 def class_names(classifier: Classifier) -> tuple[str, ...] | None:

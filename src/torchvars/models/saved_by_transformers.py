@@ -27,10 +27,10 @@ def load_from_transformers(folder: Path, **changed) -> Classifier:
     except ModuleNotFoundError as error:
         raise ValueError(f'the model in {folder} needs transformers: pip install "torchvars[hf]"') from error
     try:
-        model, told = AutoModelForImageClassification.from_pretrained(folder, output_loading_info=True)
+        model, info = AutoModelForImageClassification.from_pretrained(folder, output_loading_info=True)
     except (ValueError, RuntimeError) as error:
         raise ValueError(f"{folder} holds no image classifier of transformers that can be loaded: {error}") from error
-    if missing := sorted(told["missing_keys"]):
+    if missing := sorted(info["missing_keys"]):
         raise ValueError(f"{folder} has no weights for {missing[0]}, so that it is no trained classifier")
     processor = folder / "preprocessor_config.json"
     if not processor.exists():

@@ -12,10 +12,13 @@ from .classifier import Classifier
 # Names in the folder of a run, which training writes.
 RUN, CHECKPOINTS, FACTS, BEST = "run.json", "checkpoints", "facts.json", "best.json"
 CONVERSION = "convert.json"  # beside the runs that are stages of a conversion
+GENERALIZATION = "generalize.json"  # in the folder of whose runs, runs/<target>/seed_<seed>, each leaves out a domain
 
 
 def resuming(run: Path) -> str:
-    """The command that goes on with a run, or with the conversion of which it is a stage."""
+    """The command that goes on with a run, or with what it is a part of."""
+    if len(run.parts) > 3 and (run.parents[2] / GENERALIZATION).exists():
+        return f"torchvars generalize --resume {shlex.quote(str(run.parents[2]))}"
     if (run.parent / CONVERSION).exists():
         return f"torchvars convert --resume {shlex.quote(str(run.parent))}"
     return f"torchvars train --resume {shlex.quote(str(run))}"

@@ -150,12 +150,12 @@ def changed_origin(config: dict, changed: dict) -> dict:
     name, conversion = config["architecture"], config.get("conversion")
     if conversion is None:
         return {"name": name, "options": merged(config["options"], changed)}
-    told = changed.get("attention_options") or {}
+    given = changed.get("attention_options") or {}
     options = merged(config["options"], {key: value for key, value in changed.items() if key != "attention_options"})
     return {
         "name": name,
         "options": options,
-        "conversion": {**conversion, "options": {**conversion.get("options", {}), **told}},
+        "conversion": {**conversion, "options": {**conversion.get("options", {}), **given}},
     }
 
 
@@ -176,15 +176,15 @@ def set_layers(model: nn.Module, config: dict, folder: Path, changed: dict) -> n
 
     Strength and solver stay as they are if they were changed, by `attention_options`.
     """
-    told = changed.get("attention_options") or {}
+    given = changed.get("attention_options") or {}
     found = {name: layer for name, layer in model.named_modules() if isinstance(layer, Reconstruction)}
     for name, settings in config.get("layers", {}).items():
         if name not in found:
             raise ValueError(f"{folder / CONFIG} does not fit the model: it has no layer {name} that reconstructs")
         try:
-            if "strength" not in told:
+            if "strength" not in given:
                 found[name].strength = settings["strength"]
-            if "solver" not in told:
+            if "solver" not in given:
                 found[name].solver = solver_from(settings["solver"])
         except ValueError as error:
             raise ValueError(f"{folder / CONFIG}: layers[{name!r}] is {settings}: {error}") from error

@@ -9,10 +9,10 @@ def answers(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
     `named` is the class with the largest logit, `confidence` its probability, `loss` the cross-entropy.
     """
-    chances = logits.cpu().double().log_softmax(-1)
+    log_probabilities = logits.cpu().double().log_softmax(-1)
     labels = labels.cpu()
-    confidence, named = chances.max(-1)
-    loss = -chances.gather(-1, labels[:, None])[:, 0]
+    confidence, named = log_probabilities.max(-1)
+    loss = -log_probabilities.gather(-1, labels[:, None])[:, 0]
     return {"right": named == labels, "named": named, "confidence": confidence.exp(), "loss": loss}
 
 

@@ -7,8 +7,9 @@ from .operators import Convolution, Dense, Joint, Operator, Partition
 from .penalty import L1, Shrinkage
 from .problem import SparseCoding
 from .reconstruct import reconstruct
-from .settings import SOLVERS, settings_of, solver_from
-from .solvers import FISTA, ISTA, LearnedISTA, Solver, SpaRSA
+from .settings import SOLVERS, settings_of, solver_from, solver_names
+from .solvers import FISTA, ISTA, LearnedISTA, Solution, Solver, SpaRSA, Status
+from .steps import STEP_RULES, Learned, RowSum, Spectral, StepRule
 from .threshold import gelu, soft
 
 __all__ = [
@@ -17,22 +18,30 @@ __all__ = [
     "L1",
     "LCA",
     "SOLVERS",
+    "STEP_RULES",
     "Convolution",
     "Dense",
     "Equilibrium",
     "Joint",
+    "Learned",
     "LearnedISTA",
     "NeuralDynamics",
     "Operator",
     "Partition",
+    "RowSum",
     "Shrinkage",
+    "Solution",
     "Solver",
     "SpaRSA",
     "SparseCoding",
+    "Spectral",
+    "Status",
+    "StepRule",
     "gelu",
     "plain",
     "reconstruct",
     "settings_of",
     "soft",
     "solver_from",
+    "solver_names",
 ]

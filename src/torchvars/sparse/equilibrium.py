@@ -1,20 +1,20 @@
 """The gradient at the optimum, by the implicit function theorem."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
+from . import native
 from .checks import setting, whole
+from .forms import operators_allowed
 from .once import once
-from .operators import Operator
+from .operators import Operator, filters_beside_atoms
 from .penalty import Shrinkage
 from .precision import precisely
 from .problem import SparseCoding
-from .solvers import Solver
+from .solvers import Around, Solver
 
 
-class Equilibrium(Solver):
+class Equilibrium(Around):
     """The same answer as the solver it is given, differentiated at the optimum instead of through the steps.
 
     On the support S of the optimal code, P_S^T (P_S u_S - x) + strength sign(u_S) = 0. Differentiating this gives
@@ -32,12 +32,8 @@ class Equilibrium(Solver):
     iterations = setting("iterations", whole)
 
     def __init__(self, solver: Solver, iterations: int = 100):
-        torch.nn.Module.__init__(self)
-        self.solver = solver
+        super().__init__(solver)
         self.iterations = iterations
-
-    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        return self.solver.iterates(problem)
 
     def solve(self, problem: SparseCoding) -> Tensor:
         if isinstance(problem.penalty, Shrinkage):
@@ -49,35 +45,6 @@ class Equilibrium(Solver):
         # Zero on the support, at the optimum; here it carries the graph of the operator, the signal and the strength.
         condition = problem.gradient(code) + problem.penalty.slope(code)
         return _AtOptimum.apply(condition, code, problem.operator, self.iterations)
-
-    @property
-    def steps(self) -> int:
-        return self.solver.steps
-
-    @steps.setter
-    def steps(self, steps: int) -> None:
-        self.solver.steps = steps
-
-    @property
-    def start(self) -> str:
-        return self.solver.start
-
-    @start.setter
-    def start(self, start: str) -> None:
-        self.solver.start = start
-
-    @property
-    def tolerance(self) -> float | None:
-        return self.solver.tolerance
-
-    @tolerance.setter
-    def tolerance(self, tolerance: float | None) -> None:
-        self.solver.tolerance = tolerance
-
-    def __setattr__(self, name: str, value) -> None:
-        if name == "solver" and not isinstance(value, Solver):
-            raise ValueError(f"Equilibrium is of a solver: pass an object such as FISTA(steps=100), got {value!r}")
-        super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
         return f"iterations={self.iterations}"
@@ -106,6 +73,10 @@ def solve_on_support(operator: Operator, support: Tensor, target: Tensor, iterat
     Every channel of every signal is a system of its own. It stops when it is solved to the precision of its numbers, or
     when it meets a direction that the atoms of the support do not see, as there are if they depend on each other.
     """
+    if operators_allowed() and target.ndim == 4 and (found := filters_beside_atoms(operator)):
+        static, atoms = found
+        if native.takes(target, static.filters, *([] if atoms is None else [atoms])):
+            return native.solve_on_support(static, atoms, operator.lipschitz(), support, target, iterations)
     dtype_floor = torch.finfo(target.dtype)
     unseen = 10 * dtype_floor.eps * operator.lipschitz()
     residual = target * support

@@ -27,8 +27,3 @@ def operators_allowed() -> bool:
     """
     looked_into = _is_exporting() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
     return not (looked_into or _plain.get())
-
-
-def handwritten_allowed() -> bool:
-    """Whether gradients written out by hand in Python may be used here: not where a compiler makes better ones."""
-    return operators_allowed() and not torch.compiler.is_compiling()

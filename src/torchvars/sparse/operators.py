@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import native
+from .bounds import largest_eigenvalue, perron_eigenvalue, rounded_up
 from .forms import operators_allowed
 from .fourier import (
     Spectrum,
@@ -83,11 +84,11 @@ class Operator(ABC):
 
     def magnitude(self) -> "Operator":
         """|P|: the dictionary of the absolute values of the entries."""
-        raise ValueError(f"{type(self).__name__} does not say its magnitude: take step_size='spectral'")
+        raise ValueError(f"{type(self).__name__} does not say its magnitude: take step=Spectral()")
 
     def totals(self) -> Tensor:
         """P 1, the sum of all atoms: (..., N, C) or (..., N, 1)."""
-        raise ValueError(f"{type(self).__name__} does not say its totals: take step_size='spectral'")
+        raise ValueError(f"{type(self).__name__} does not say its totals: take step=Spectral()")
 
     def row_sums(self) -> Tensor:
         """|P|^T |P| 1, broadcast against a code: (..., M, C) or (..., M, 1).
@@ -112,9 +113,13 @@ class Dense(Operator):
             raise ValueError(f"atoms must have shape (..., N, M), got {tuple(atoms.shape)}: add the missing dimensions")
         self.atoms = atoms
         self.nonnegative = nonnegative
-        positions, self.size = atoms.shape[-2:]
-        # P^T P as a matrix pays unless there are far more atoms than positions.
-        self.gram_matrix = atoms.mT @ atoms if self.size <= 2 * positions else None
+        self.size = atoms.shape[-1]
+        self.grad_enabled = torch.is_grad_enabled()
+
+    @found_once
+    def gram_matrix(self) -> Tensor | None:
+        """P^T P, (..., M, M): it pays unless there are far more atoms than positions."""
+        return self.atoms.mT @ self.atoms if self.size <= 2 * self.atoms.shape[-2] else None
 
     def analyze(self, signal: Tensor) -> Tensor:
         return self.atoms.mT @ signal
@@ -232,7 +237,7 @@ class Convolution(Operator):
 
     def _power(self) -> Tensor:
         """sum_f |k_f|^2, by which P P^T multiplies a spectrum: (..., H, W / 2 + 1, C)."""
-        if type(self) is Convolution and operators_allowed() and native.takes_filters(self.filters):
+        if operators_allowed() and filters_beside_atoms(self) and native.takes(self.filters):
             return native.filter_power(self.filters, self.grid)
         return self.spectrum.detach().power().sum(-4)
 
@@ -272,6 +277,11 @@ class Joint(Operator):
         Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b no less than |A v - a v|, and d a bound on A
         between signals orthogonal to v. Then no eigenvalue of A is above the larger one of the matrix (a, b; b, d).
         """
+        if operators_allowed() and (found := filters_beside_atoms(self)):
+            static, atoms = found
+            few = self.second.nonnegative and atoms.ndim == 4 and 0 < atoms.shape[-1] <= atoms.shape[-2]
+            if few and native.takes(static.filters, atoms):
+                return native.union_bound(static, atoms)
         first, second = self.first.lipschitz(), self.second.lipschitz()
         bound = first + second
         for part, other, other_bound in ((self.first, self.second, second), (self.second, self.first, first)):
@@ -288,6 +298,14 @@ class Joint(Operator):
         return bound
 
 
+def filters_beside_atoms(operator: Operator) -> tuple[Convolution, Tensor | None] | None:
+    """The convolution that an operator is, alone or beside atoms, if its filters are the same for all of a batch."""
+    static, atoms = operator, None
+    if type(operator) is Joint and type(operator.second) is Dense:
+        static, atoms = operator.first, operator.second.atoms
+    return (static, atoms) if type(static) is Convolution and static.filters.ndim <= 5 else None
+
+
 def check_filters(size: tuple[int, int], grid: tuple[int, int]) -> None:
     """A ValueError if filters of this size are larger than the grid."""
     if size[0] > grid[0] or size[1] > grid[1]:
@@ -295,62 +313,3 @@ def check_filters(size: tuple[int, int], grid: tuple[int, int]) -> None:
             f"filters of {size[0]} x {size[1]} do not fit on a grid of {grid[0]} x {grid[1]}: "
             "crop the filters or use a larger grid"
         )
-
-
-def largest_eigenvalue(matrix: Tensor, slack: float = 0.05) -> tuple[Tensor, Tensor]:
-    """An upper bound on the largest eigenvalue of a symmetric positive semi-definite matrix G, and its direction.
-
-    The Frobenius norm of a power brackets it, lambda <= |G^k|_F^(1/k) <= n^(1/2k) lambda, so log2(k) squarings with
-    n^(1/2k) <= 1 + slack suffice for any matrix. Products only: nothing that iterates until it is satisfied.
-
-    Args:
-        matrix: (..., n, n).
-    Returns:
-        The bound, (...), and the strongest column of G^k, (..., n, 1), near the top eigenvector; not normalised.
-    """
-    size = matrix.shape[-1]
-    power_needed = math.log(size) / (2 * math.log1p(slack))
-    norm, power = _unit(matrix)
-    log_bound = norm.log()
-    for doubling in range(1, 1 + max(0, math.ceil(math.log2(max(power_needed, 1))))):
-        norm, power = _unit(power @ power)  # kept at norm one, so that no power overflows
-        log_bound = log_bound + norm.log() / 2**doubling
-    strongest = power.diagonal(dim1=-2, dim2=-1).argmax(-1)[..., None, None].expand(*power.shape[:-1], 1)
-    return rounded_up(log_bound.exp(), size), power.gather(-1, strongest)
-
-
-def perron_eigenvalue(matrix: Tensor, iterations: int = 8) -> tuple[Tensor, Tensor]:
-    """An upper bound on the largest eigenvalue of a symmetric matrix G without negative entries, and its direction.
-
-    For any positive vector v the eigenvalue is at most max_i (G v)_i / v_i (Collatz and Wielandt). The bound of v = 1
-    is the largest row sum; it falls as v goes to G v, and at the top eigenvector it is exact. A few products with
-    vectors bring it within 5 % for Gram matrices of positive features, at a fraction of the cost of
-    `largest_eigenvalue`.
-
-    Args:
-        matrix: (..., n, n).
-    Returns:
-        The bound, (...), and the direction, (..., n, 1), not normalised.
-    """
-    floor = torch.finfo(matrix.dtype).tiny
-    image = matrix.sum(-2, keepdim=True)
-    scale = 1 / image.amax(-1, keepdim=True).clamp_min(floor**0.5)  # no entry grows, and few shrink much
-    for _ in range(iterations):
-        direction = image * scale
-        image = direction @ matrix  # as a row, which is the faster product
-    ratio = image / direction.clamp_min(floor)  # an atom of zeros has no part in any eigenvalue: 0 / floor
-    return rounded_up(ratio.amax((-2, -1)), matrix.shape[-1]), direction.mT
-
-
-def rounded_up(bound: Tensor, terms: int) -> Tensor:
-    """The bound with room for the rounding of sums of that many terms, so that it stays a bound in floating point.
-
-    That of a dictionary of zeros is kept off zero, so that its inverse stays a number.
-    """
-    precision = torch.finfo(bound.dtype)
-    return (bound * (1 + 4 * terms * precision.eps)).clamp_min(precision.tiny**0.5)
-
-
-def _unit(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    norm = torch.linalg.matrix_norm(matrix).clamp_min(torch.finfo(matrix.dtype).tiny)
-    return norm, matrix / norm[..., None, None]

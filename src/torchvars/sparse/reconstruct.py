@@ -2,40 +2,70 @@
 
 from torch import Tensor
 
-from . import dense, native
-from .forms import handwritten_allowed, operators_allowed
-from .operators import Convolution, Dense, Joint, Operator
+from . import native
+from .forms import operators_allowed
+from .operators import Dense, Operator, Partition, filters_beside_atoms
 from .penalty import L1
 from .problem import SparseCoding
 from .solvers import ISTA, Solver
+from .steps import RowSum, Spectral
 
 
 def reconstruct(problem: SparseCoding, solver: Solver, reader: Operator | None = None) -> Tensor:
     """P u for the code u of the solver, or R u of a reader R: (..., N, C). Fast where there is a fast form."""
-    operator = problem.operator
-    if reader is None and operators_allowed() and _is_papers(problem, solver):
-        run = problem.strength, solver.start, solver.steps
-        if type(operator) is Convolution and native.takes(operator, problem.signal):
-            return native.reconstruct(operator, None, operator.lipschitz(), problem.signal, *run)
-        if _is_union(operator) and native.takes(operator.first, problem.signal):
-            return native.reconstruct(operator.first, operator.second.atoms, operator.lipschitz(), problem.signal, *run)
-        if type(operator) is Dense and handwritten_allowed() and dense.takes(operator, solver.start):
-            return dense.reconstruct(operator, problem.signal, *run)
-    return (reader or operator).synthesize(solver.solve(problem))
+    if operators_allowed() and _is_papers(problem, solver):
+        fast = _with_atoms if _is_dense(problem.operator) else _with_filters
+        output = fast(problem, solver, reader)
+        if output is not None:
+            return output
+    return (reader or problem.operator).synthesize(solver.solve(problem))
 
 
 def _is_papers(problem: SparseCoding, solver: Solver) -> bool:
-    """Whether it is ISTA as the paper has it."""
+    """Whether it is ISTA with the soft threshold, in steps whose number is known."""
     return (
         type(solver) is ISTA
+        and type(solver.step) in (Spectral, RowSum)
         and solver.tolerance is None
-        and solver.step_size == "spectral"
         and type(problem.penalty) is L1
         and not isinstance(problem.strength, Tensor)
+        and problem.signal.ndim == 4
         and problem.signal.numel() > 0
     )
 
 
-def _is_union(operator: Operator) -> bool:
-    """Whether it is a convolution beside a dense dictionary, and neither is a variation of it."""
-    return type(operator) is Joint and type(operator.first) is Convolution and type(operator.second) is Dense
+def _is_dense(operator: Operator | None) -> bool:
+    return type(operator) in (Dense, Partition)
+
+
+def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
+    """By a convolution, alone or beside a dense dictionary; None if it is neither."""
+    found = filters_beside_atoms(problem.operator)
+    if reader is not None or type(solver.step) is not Spectral or found is None:
+        return None
+    static, atoms = found
+    if not native.takes(problem.signal, static.filters, *([] if atoms is None else [atoms])):
+        return None
+    bound = problem.operator.lipschitz()
+    return native.reconstruct(static, atoms, bound, problem.signal, problem.strength, solver.start, solver.steps)
+
+
+def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
+    """By a dense dictionary, read out by itself or another one; None where there is no such form."""
+    operator, signal = problem.operator, problem.signal
+    read = None if reader is None else reader.atoms if _is_dense(reader) else False
+    if read is False or operator.size > 2 * operator.atoms.shape[-2] or operator.size == 0:
+        return None
+    if not native.takes(signal, operator.atoms, *([] if read is None else [read])):
+        return None
+    if type(solver.step) is RowSum:
+        if solver.start == "scaled":
+            return None
+        step_size = "totals" if type(operator) is Partition else 1 / operator.row_sums()
+    elif operator.nonnegative and operator.size <= operator.atoms.shape[-2]:
+        step_size = "bound"
+    else:
+        step_size = 1 / operator.lipschitz()
+    return native.reconstruct_dense(
+        operator.atoms, step_size, read, signal, problem.strength, solver.start, solver.steps
+    )

@@ -2,9 +2,11 @@
 
 import inspect
 
+from .checks import whole
 from .dynamics import LCA, NeuralDynamics
 from .equilibrium import Equilibrium
-from .solvers import FISTA, ISTA, LearnedISTA, Solver, SpaRSA
+from .solvers import FISTA, ISTA, LearnedISTA, ProximalGradient, Solver, SpaRSA, check_name
+from .steps import STEP_RULES, Learned, Spectral, StepRule
 
 SOLVERS: dict[str, type[Solver]] = {
     "ista": ISTA,
@@ -16,19 +18,36 @@ SOLVERS: dict[str, type[Solver]] = {
 }
 
 
+EQUILIBRIUM = "equilibrium_"  # before the name of a solver
+
+
+def solver_names() -> list[str]:
+    """Of all solvers: those of SOLVERS, and `equilibrium_` before one of them for `Equilibrium` around it."""
+    return [*SOLVERS, *(EQUILIBRIUM + name for name in SOLVERS)]
+
+
 def settings_of(solver: Solver) -> dict:
     """The name and the arguments that build a solver again; learned values are in its state."""
     if isinstance(solver, Equilibrium):
         return {"name": "equilibrium", "solver": settings_of(solver.solver), "iterations": solver.iterations}
     for name, kind in SOLVERS.items():
         if type(solver) is kind:
-            settings = {"name": name, **{key: getattr(solver, key) for key in _arguments(kind)}}
-            if settings.get("step_size") == "spectral":  # files from before there was a choice do not name it
-                del settings["step_size"]
-            if isinstance(solver, LearnedISTA) and len(solver.step) != solver.steps:
-                settings["learned"] = len(solver.step)  # steps it was built with
+            settings = {"name": name, **{key: getattr(solver, key) for key in _arguments(kind) if key != "step"}}
+            if isinstance(solver, ProximalGradient):
+                settings |= _settings_of_rule(solver.step)
+            if settings.get("learned") == solver.steps and isinstance(solver, LearnedISTA):
+                del settings["learned"]  # as many steps as it was built with
             return settings
     raise ValueError(f"{type(solver).__name__} is not in SOLVERS, so that it cannot be named in a file: add it there")
+
+
+def _settings_of_rule(rule: StepRule) -> dict:
+    if isinstance(rule, Learned):
+        return {**_settings_of_rule(rule.rule), "learned": len(rule.size)}
+    for name, kind in STEP_RULES.items():
+        if type(rule) is kind:
+            return {} if kind is Spectral else {"step_size": name}  # files from before there was a choice name none
+    raise ValueError(f"{type(rule).__name__} is not in STEP_RULES, so that it cannot be named in a file: add it there")
 
 
 def solver_from(settings: dict) -> Solver:
@@ -43,16 +62,26 @@ def solver_from(settings: dict) -> Solver:
         arguments["solver"] = solver_from(arguments["solver"])
         _check_known(name, arguments, _arguments(Equilibrium))
         return Equilibrium(**arguments)
+    if isinstance(name, str) and name.removeprefix(EQUILIBRIUM) in SOLVERS and name not in SOLVERS:
+        return Equilibrium(solver_from({**arguments, "name": name.removeprefix(EQUILIBRIUM)}))
     if not isinstance(name, str) or name not in SOLVERS:
         raise ValueError(
-            f"no solver named {name!r}: there are {', '.join(SOLVERS)}, and equilibrium around one of these"
+            f"no solver named {name!r}: there are {', '.join(SOLVERS)}, and each of these after {EQUILIBRIUM}, as in "
+            f"{EQUILIBRIUM}fista, for the gradient at the optimum"
         )
-    learned = arguments.pop("learned", None) if name == "learned_ista" else None
-    _check_known(name, arguments, _arguments(SOLVERS[name]))
+    kind = SOLVERS[name]
+    known = [key for key in _arguments(kind) if key != "step"]
+    if issubclass(kind, ProximalGradient):
+        known += ["step_size", "learned"]
+    _check_known(name, arguments, known)
+    step_size, learned = arguments.pop("step_size", None), arguments.pop("learned", None)
+    if step_size is not None:
+        arguments["step"] = STEP_RULES[check_name("step_size", step_size, STEP_RULES)]()
     if learned is None:
-        return SOLVERS[name](**arguments)
-    solver = LearnedISTA(**{**arguments, "steps": learned})
-    solver.steps = arguments.get("steps", solver.steps)
+        return kind(**arguments)
+    rule = Learned(whole("learned", learned), arguments.pop("step", None))
+    solver = kind(**({"steps": learned} | arguments))
+    solver.step = rule
     return solver
 
 

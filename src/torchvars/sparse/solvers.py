@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 
 import torch
@@ -9,18 +11,13 @@ from torch import Tensor, nn
 
 from .checks import is_number, setting, whole
 from .problem import SparseCoding
+from .steps import Learned, Spectral, StepRule, check_rule
 
 STARTS = {
     "analysis": lambda problem: problem.analysis,  # P^T x, the paper's
     "zero": lambda problem: torch.zeros_like(problem.analysis),
     "scaled": lambda problem: problem.analysis / problem.operator.lipschitz(),
     "thresholded": lambda problem: problem.shrink(problem.analysis, 1.0),  # the released code's
-}
-
-# Step sizes with which the objective never rises, broadcast against a code: each is one over what majorises P^T P.
-STEP_SIZES = {
-    "spectral": lambda operator: 1 / operator.lipschitz(),  # one for all atoms, taken for a constant in gradients
-    "row_sum": lambda operator: 1 / operator.row_sums(),  # one for each atom, differentiated
 }
 
 
@@ -34,6 +31,31 @@ def check_tolerance(name: str, tolerance: float | None) -> float | None:
     if tolerance is not None and not (is_number(tolerance) and tolerance > 0):
         raise ValueError(f"{name} must be None or a positive bound on the violation, got {tolerance}")
     return tolerance
+
+
+class Status(StrEnum):
+    """How a run ended, in words."""
+
+    MET = "the tolerance was met"
+    UNMET = "all steps were taken and the tolerance was not met"
+    NONE = "all steps were taken; no tolerance was asked for"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a solver found, and how far that is from optimal.
+
+    Args:
+        code: (..., M, C).
+        steps: how many were taken.
+        violation: of optimality, (..., C); see `SparseCoding.violation`.
+        status: how the run ended.
+    """
+
+    code: Tensor
+    steps: int
+    violation: Tensor
+    status: Status
 
 
 class Solver(nn.Module, ABC):
@@ -73,6 +95,17 @@ class Solver(nn.Module, ABC):
             pass
         return code
 
+    @torch.no_grad()
+    def solution(self, problem: SparseCoding) -> Solution:
+        """What `solve` finds, without its gradient, and how the run went."""
+        for steps, code in enumerate(self.trajectory(problem)):  # noqa: B007 (the last one is wanted)
+            pass
+        violation = problem.violation(code)
+        if self.tolerance is None:
+            return Solution(code, steps, violation, Status.NONE)
+        met = bool((violation <= self.tolerance).all())
+        return Solution(code, steps, violation, Status.MET if met else Status.UNMET)
+
     def begin(self, problem: SparseCoding) -> Tensor:
         return STARTS[self.start](problem)
 
@@ -84,71 +117,67 @@ class ProximalGradient(Solver):
     """Solvers that move down the gradient by a step that never leads up, and shrink.
 
     Args:
-        step_size: how long the steps are, a key of `STEP_SIZES`.
+        step: how long the steps are; `Spectral()` when None.
     """
 
-    step_size = setting("step_size", partial(check_name, names=STEP_SIZES))
-
     def __init__(
-        self, steps: int = 3, start: str = "analysis", tolerance: float | None = None, step_size: str = "spectral"
+        self,
+        steps: int = 3,
+        start: str = "analysis",
+        tolerance: float | None = None,
+        step: StepRule | None = None,
     ):
         super().__init__(steps, start, tolerance)
-        self.step_size = step_size
+        self.step = Spectral() if step is None else step
+
+    def __setattr__(self, name: str, value) -> None:
+        super().__setattr__(name, check_rule(value) if name == "step" else value)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, step_size={self.step_size!r}"
+        return f"{super().extra_repr()}, step={self.step!r}"
 
 
 class ISTA(ProximalGradient):
     """Iterative shrinkage and thresholding, the paper's solver: u <- S(u - (P^T P u - P^T x) / L, strength / L)."""
 
     def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        step = STEP_SIZES[self.step_size](problem.operator)
         code = self.begin(problem)
-        while True:
+        for step, weight in self.step.sizes(problem.operator):
             yield code
-            code = problem.shrink(code - step * problem.gradient(code), step)
+            code = problem.shrink(code - step * problem.gradient(code), weight)
 
 
 class FISTA(ProximalGradient):
     """ISTA with Nesterov's momentum (Beck and Teboulle 2009): the step is taken from an extrapolated code."""
 
     def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        step = STEP_SIZES[self.step_size](problem.operator)
         code = ahead = self.begin(problem)
         inertia = 1.0
-        while True:
+        for step, weight in self.step.sizes(problem.operator):
             yield code
-            previous, code = code, problem.shrink(ahead - step * problem.gradient(ahead), step)
+            previous, code = code, problem.shrink(ahead - step * problem.gradient(ahead), weight)
             previous_inertia, inertia = inertia, (1 + (1 + 4 * inertia**2) ** 0.5) / 2
             ahead = code + (previous_inertia - 1) / inertia * (code - previous)
 
 
-class LearnedISTA(ProximalGradient):
+class LearnedISTA(ISTA):
     """ISTA whose step sizes and thresholds are learned, one pair for each step; it starts as ISTA.
 
-    What an unfolded network that converges to the lasso may learn is little more than this (Ablin et al. 2019). A step
-    stays below 2 / L, so that no learned value can make the steps diverge. When `steps` is raised after construction,
-    the last pair serves the steps added.
+    When `steps` is raised after construction, the last pair serves the steps added.
+
+    Args:
+        step: the rule where they begin.
     """
 
     def __init__(
-        self, steps: int = 3, start: str = "analysis", tolerance: float | None = None, step_size: str = "spectral"
+        self,
+        steps: int = 3,
+        start: str = "analysis",
+        tolerance: float | None = None,
+        step: StepRule | None = None,
     ):
-        super().__init__(steps, start, tolerance, step_size)
-        self.step = nn.Parameter(torch.zeros(self.steps))
-        self.threshold = nn.Parameter(torch.zeros(self.steps))
-
-    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        longest = 2 * STEP_SIZES[self.step_size](problem.operator)
-        code = self.begin(problem)
-        index = 0
-        while True:
-            yield code
-            step = self.step[index].sigmoid() * longest
-            moved = code - step * problem.gradient(code)
-            code = problem.shrink(moved, self.threshold[index].exp() * step)
-            index = min(index + 1, len(self.step) - 1)
+        super().__init__(steps, start, tolerance, step)
+        self.step = Learned(self.steps, self.step)
 
 
 class SpaRSA(Solver):
@@ -177,6 +206,52 @@ class SpaRSA(Solver):
             code, gradient = code + share * move, gradient + share * bent
             # Along a move that the dictionary does not see there is no curvature: bounded, so that it stays a number.
             step = torch.minimum(_ratio(_dot(move, move), curvature), 1000 * steepest)
+
+
+class Around(Solver):
+    """A solver around another one, which takes the steps: its settings are read and set through this one.
+
+    Args:
+        solver: takes the steps.
+    """
+
+    def __init__(self, solver: Solver):
+        nn.Module.__init__(self)
+        self.solver = solver
+
+    def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
+        return self.solver.iterates(problem)
+
+    @property
+    def steps(self) -> int:
+        return self.solver.steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self.solver.steps = steps
+
+    @property
+    def start(self) -> str:
+        return self.solver.start
+
+    @start.setter
+    def start(self, start: str) -> None:
+        self.solver.start = start
+
+    @property
+    def tolerance(self) -> float | None:
+        return self.solver.tolerance
+
+    @tolerance.setter
+    def tolerance(self, tolerance: float | None) -> None:
+        self.solver.tolerance = tolerance
+
+    def __setattr__(self, name: str, value) -> None:
+        if name == "solver" and not isinstance(value, Solver):
+            raise ValueError(
+                f"{type(self).__name__} is of a solver: pass an object such as FISTA(steps=100), got {value!r}"
+            )
+        super().__setattr__(name, value)
 
 
 def _dot(first: Tensor, second: Tensor) -> Tensor:

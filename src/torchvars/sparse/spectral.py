@@ -17,8 +17,9 @@ product has kr and kc negative.
 import torch
 from torch import Tensor, nn
 
+from .bounds import rounded_up
 from .fourier import coefficients, real_waves
-from .operators import Operator, check_filters, rounded_up
+from .operators import Operator, check_filters
 
 
 class Basis(nn.Module):

@@ -195,8 +195,8 @@ def augment_patches(
         raise ValueError(f"pictures of {height} x {width} do not divide into patches of {patch} x {patch}")
     if not 0 < crop[0] <= crop[1] <= 1:
         raise ValueError(f"crop must be two shares of the area, 0 < smallest <= largest <= 1, got {crop}")
-    chance = torch.Generator(pixels.device).manual_seed(seed)
-    uniform = partial(torch.rand, generator=chance, device=pixels.device, dtype=pixels.dtype)
+    generator = torch.Generator(pixels.device).manual_seed(seed)
+    uniform = partial(torch.rand, generator=generator, device=pixels.device, dtype=pixels.dtype)
 
     grid = pixels.unflatten(-1, (-1, patch)).unflatten(-3, (-1, patch)).permute(0, 2, 4, 1, 3, 5)
     patches = grid.flatten(0, 2).clone()
@@ -206,7 +206,7 @@ def augment_patches(
     patches[cropped] = _enlarged(parts, crop[0] + (crop[1] - crop[0]) * uniform(len(parts)), uniform(len(parts), 2))
     parts = patches[noisy]
     patches[noisy] = parts + noise * torch.randn(
-        parts.shape, generator=chance, device=pixels.device, dtype=pixels.dtype
+        parts.shape, generator=generator, device=pixels.device, dtype=pixels.dtype
     )
     patches[flipped] = patches[flipped].flip(-1)
     return patches.clamp_(0, 1).view(grid.shape).permute(0, 3, 1, 4, 2, 5).reshape(pixels.shape)

@@ -99,8 +99,8 @@ class Plan:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "output", Path(self.output).expanduser())
-        if strange := [stage for stage in self.stages if stage not in STAGES]:
-            raise ValueError(f"no stage {strange[0]!r}: stages are {', '.join(STAGES)}")
+        if unknown := [stage for stage in self.stages if stage not in STAGES]:
+            raise ValueError(f"no stage {unknown[0]!r}: stages are {', '.join(STAGES)}")
         if not self.stages or tuple(stage for stage in STAGES if stage in self.stages) != self.stages:
             raise ValueError(
                 f"stages come once each and in the order {', '.join(STAGES)}, got {', '.join(self.stages)}"
@@ -134,9 +134,9 @@ def run(plan: Plan, *, resume: bool = False) -> signal.Signals | None:
     first = accelerator.is_main_process
     refusal = f"another conversion is writing {plan.output}: wait for its end, stop it, or take another folder"
     with held(plan.output, refusal, RELEASE) if first else nullcontext():
-        told = _run(plan, resume, accelerator)
+        stopped_by = _run(plan, resume, accelerator)
     accelerator.end_training()
-    return told
+    return stopped_by
 
 
 def _run(plan: Plan, resume: bool, accelerator: Accelerator) -> signal.Signals | None:
@@ -160,9 +160,9 @@ def _run(plan: Plan, resume: bool, accelerator: Accelerator) -> signal.Signals |
         if done:
             continue
         if first:
-            print(f"{stage}: {SAID[stage]}", flush=True)
-        if told := train_on(accelerator, recipe, settings, resume=begun):
-            return told
+            print(f"{stage}: {DESCRIPTIONS[stage]}", flush=True)
+        if stopped_by := train_on(accelerator, recipe, settings, resume=begun):
+            return stopped_by
         accelerator.wait_for_everyone()  # for the first, which writes the weights
     last = plan.output / list(recipes)[-1] / "weights"
     kept = measure(plan, last, accelerator)
@@ -172,7 +172,7 @@ def _run(plan: Plan, resume: bool, accelerator: Accelerator) -> signal.Signals |
     return None
 
 
-SAID = {
+DESCRIPTIONS = {
     "match": "each layer learns the output of the attention that it replaces",
     "join": "the whole learns the logits and final features of the original",
     "tune": "the whole learns the labels",
@@ -203,7 +203,7 @@ def prepare(plan: Plan, accelerator: Accelerator) -> Classifier:
     if "tune" in recipes:
         check_tuning(recipes["tune"], plan.data, name, classifier)
     recipe = next(iter(recipes.values()))
-    trial = deepcopy(classifier)  # what cannot be converted is told of now
+    trial = deepcopy(classifier)  # what cannot be converted is refused now
     set_solving(convert_as(recipe, trial), recipe)
     Matching(trial)
     linear_heads(classifier.model)
@@ -217,10 +217,10 @@ def misfit(name: str, classifier: Classifier, pictures: Source) -> str:
         return f"{pictures.name} has no classes; expected <class>/<picture>"
     if known is None:
         return f"{name} does not say what its logits stand for, {pictures.name} has {', '.join(pictures.classes[:3])}"
-    strange = [each for each in pictures.classes if each not in known]
+    unknown = [each for each in pictures.classes if each not in known]
     return (
-        f"{pictures.name} has {len(pictures.classes)} classes, of which {name} does not know {len(strange)}"
-        f"{', such as ' + strange[0] if strange else ''}; it knows {len(known)}, such as {known[0]}"
+        f"{pictures.name} has {len(pictures.classes)} classes, of which {name} does not know {len(unknown)}"
+        f"{', such as ' + unknown[0] if unknown else ''}; it knows {len(known)}, such as {known[0]}"
     )
 
 

@@ -32,12 +32,13 @@ from ..data import (
     load,
     open_source,
     open_unlabelled,
+    read_split_lists,
 )
 from ..models import Classifier, convert, create
 from ..models import weights as stored
 from ..models.classifier import own_size
 from ..models.lock import held
-from ..models.peers import Among, class_names
+from ..models.peers import Among, class_names, takes_size
 from ..models.sources import find_weights, open_classifier
 from ..models.unfinished import CHECKPOINTS, resuming
 from ..scoring import Asked, Processes, score
@@ -51,7 +52,7 @@ from .norms import share_statistics
 from .objectives import Labels, Objective
 from .processes import join_restarted
 from .recipe import Recipe
-from .report import Report
+from .report import Bar, Report
 from .schedule import learning_rate, parameter_groups
 from .sharding import shard, whole, whole_state
 from .stopping import Stopping
@@ -59,24 +60,24 @@ from .stopping import Stopping
 
 @dataclass(frozen=True)
 class Settings:
-    """What does not change the result of a run."""
+    """Settings that do not change the result of a run."""
 
     data: str
     """Folder or tar with train/<class>/<picture> and val/<class>/<picture>, wds/FOLDER of shards, or hfds/NAME."""
     output: Path
     """Folder of the run."""
     workers: int = 1
-    """Processes that read pictures, beside each that trains."""
+    """Number of data loading processes for each training process."""
     shard: bool = False
-    """Spread the weights over the processes (FSDP2), for models that are too large for one device."""
+    """Shard the weights over the processes (FSDP2), for models that are too large for one device."""
     max_steps: int | None = None
-    """Stop after so many steps, even if epochs are left."""
+    """Maximum number of steps, even if epochs are left."""
     checkpoint_every: int = 500
-    """Steps."""
+    """Number of steps between checkpoints."""
     keep_every: int | None = None
-    """Checkpoints at multiples of so many steps are kept for good, beside the last two and the best."""
+    """Keep checkpoints at multiples of this number of steps, besides the last two and the best."""
     unreadable_share: float = 0.01
-    """Of the pictures; with more that cannot be read the run stops."""
+    """Largest share of unreadable pictures; the run stops if there are more."""
 
     def __post_init__(self):
         object.__setattr__(self, "output", Path(self.output).expanduser())
@@ -155,13 +156,19 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> signal
     check_processes(recipe, settings, accelerator)
     refusal = f"another training run is writing {settings.output}: wait for its end, stop it, or take another folder"
     with held(settings.output, refusal, RELEASE) if accelerator.is_main_process else nullcontext():
-        told = train_on(accelerator, recipe, settings, resume)
+        stopped_by = train_on(accelerator, recipe, settings, resume)
     accelerator.end_training()
-    return told
+    return stopped_by
 
 
-def train_on(accelerator: Accelerator, recipe: Recipe, settings: Settings, resume: bool) -> signal.Signals | None:
-    """The same by processes that were started, in a folder that is held."""
+def train_on(
+    accelerator: Accelerator, recipe: Recipe, settings: Settings, resume: bool, bar: Bar | None = None
+) -> signal.Signals | None:
+    """The same by processes that were started, in a folder that is held.
+
+    Args:
+        bar: to show the progress in, beside others; else the run has one of its own.
+    """
     rank, world, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     folder, begins = RunFolder(settings.output), not resume and accelerator.is_main_process
     if begins:
@@ -176,14 +183,14 @@ def train_on(accelerator: Accelerator, recipe: Recipe, settings: Settings, resum
         erase=recipe.erase,
         crop=recipe.crop,
     )
-    _ = Pictures(pictures, transform)[Draw(0, 0)]  # what does not fit is told before a run is begun
+    _ = Pictures(pictures, transform)[Draw(0, 0)]  # what does not fit is refused before a run is begun
     shown = some_pictures(held_out, recipe.img_size).to(device)
     order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
     steps = (recipe.conversion and recipe.conversion.epoch_steps) or order.steps  # of an epoch
 
     torch.manual_seed(derive_seed(recipe.seed, "model"))
     classifier = build(recipe, pictures)
-    described = stored.describe(classifier)  # what could not be saved at the end is told of now
+    described = stored.describe(classifier)  # what could not be saved at the end is refused now
     objective = pose(recipe, classifier, pictures, device, recipe.epochs * steps)
     # First: it says so if the folder cannot be written.
     checkpoints = Checkpoints(settings.output / CHECKPOINTS, settings.keep_every)
@@ -237,7 +244,9 @@ def train_on(accelerator: Accelerator, recipe: Recipe, settings: Settings, resum
             checkpoints.write(progress.step, tensors, facts, best=best)
         accelerator.wait_for_everyone()
 
-    report = Report(settings.output, progress.step, last, recipe.epochs) if accelerator.is_main_process else None
+    report = None
+    if accelerator.is_main_process:
+        report = Report(settings.output, progress.step, last, recipe.epochs, bar)
     clock = Clock()
     with Stopping(loud=report is not None) as stopping, nullcontext() if report is None else closing(report):
         for batch in clock.waiting_for(batches):
@@ -249,7 +258,7 @@ def train_on(accelerator: Accelerator, recipe: Recipe, settings: Settings, resum
             loss, correct, *errors = learn(accelerator, model, optimizer, batch, objective, recipe, step)
             if average is not None:
                 average.update(classifier, step)
-            counts = [loss, correct, len(batch.labels), stopping.told is not None, len(batch.problems), *errors]
+            counts = [loss, correct, len(batch.labels), stopping.received is not None, len(batch.problems), *errors]
             counts = accelerator.reduce(torch.tensor(counts, device=device))
             loss, correct, seen, stop, broken, *errors = counts.tolist()  # if one is told to end, all do
             if not math.isfinite(loss):
@@ -302,7 +311,7 @@ def train_on(accelerator: Accelerator, recipe: Recipe, settings: Settings, resum
             if stop and progress.step < last:
                 if report is not None:
                     report.say(f"stopped at step {progress.step} of {last}: resume with {resuming(settings.output)}")
-                return stopping.told or signal.SIGTERM  # which another process was told
+                return stopping.received or signal.SIGTERM  # which another process was told
     with judged():
         state = whole_state(classifier)
         if accelerator.is_main_process:
@@ -333,7 +342,7 @@ def learn(
     pixels, targets = objective.prepare(pixels, labels, step)
     model.train()
     optimizer.zero_grad()
-    told = 0.0
+    totals = 0.0
     portions = list(zip(pixels.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
     share = torch.tensor([1 / len(portions), 1.0, *[1 / len(portions)] * len(objective.layers)])
     for number, portion in enumerate(portions):
@@ -342,11 +351,11 @@ def learn(
             with accelerator.autocast():
                 learned = objective.learn(model, *portion, step, (accelerator.process_index, number))
             accelerator.backward(learned.loss / len(portions))
-        told = told + share * torch.cat([torch.stack([learned.loss, learned.right]), learned.errors]).detach().cpu()
+        totals = totals + share * torch.cat([torch.stack([learned.loss, learned.right]), learned.errors]).detach().cpu()
     if recipe.clip is not None:
         accelerator.clip_grad_norm_(model.parameters(), recipe.clip)
     optimizer.step()
-    return told.tolist()
+    return totals.tolist()
 
 
 @torch.no_grad()
@@ -420,7 +429,9 @@ def open_without_labels(data: str, recipe: Recipe) -> tuple[Source, Source]:
 def open_split(data: str, split: str, recipe: Recipe) -> Source:
     """The pictures to train on ("train") or to judge by ("val")."""
     if recipe.left_out is not None:
-        return leave_out(open_source(data, "train"), recipe.left_out, split)
+        source = open_source(data, "train")
+        lists = None if recipe.split_lists is None else read_split_lists(Path(recipe.split_lists), source)
+        return leave_out(source, recipe.left_out, split, recipe.held_out_share, lists)
     if recipe.hold_out:
         return held_out_tenth(open_source(data, "train"), split)
     try:
@@ -433,10 +444,13 @@ def open_split(data: str, split: str, recipe: Recipe) -> Source:
 
 def from_anywhere(recipe: Recipe) -> Recipe:
     """A recipe whose words for models mean the same in whatever folder one is, also if they name files or folders."""
-    return replace(recipe, initial=_absolute(recipe.initial), teacher=_absolute(recipe.teacher))
+    lists = None if recipe.split_lists is None else absolute(recipe.split_lists)
+    return replace(
+        recipe, initial=absolute_word(recipe.initial), teacher=absolute_word(recipe.teacher), split_lists=lists
+    )
 
 
-def _absolute(word: str | None) -> str | None:
+def absolute_word(word: str | None) -> str | None:
     if word is None:
         return None
     *name, path = word.split(":", 2) if word.startswith("timm:") else [word]
@@ -483,6 +497,8 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
     options = {"num_classes": count, "img_size": recipe.img_size, "drop_path_rate": recipe.drop_path}
     if recipe.patch_size is not None:
         options["patch_size"] = recipe.patch_size
+    if recipe.model.startswith("timm:") and not takes_size(recipe.model):
+        del options["img_size"]
     if recipe.attention_options:
         options["attention_options"] = recipe.options_of_attention()
     try:
@@ -499,9 +515,9 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
 def set_solving(classifier: Classifier, recipe: Recipe) -> Classifier:
     """Lets the layers that reconstruct solve as the recipe says."""
     layers = [layer for layer in classifier.modules() if isinstance(layer, Reconstruction)]
-    told = [name for name in ("solver", "steps", "start", "strength") if getattr(recipe, name) is not None]
-    if told and not layers:
-        raise ValueError(f"{recipe.model} has no VARS layer: leave out {', '.join(told)}")
+    given = [name for name in ("solver", "steps", "start", "strength") if getattr(recipe, name) is not None]
+    if given and not layers:
+        raise ValueError(f"{recipe.model} has no VARS layer: leave out {', '.join(given)}")
     for layer in layers:
         if recipe.solver is not None:
             layer.solver = solver_from({"name": recipe.solver})

@@ -1,4 +1,4 @@
-"""Recipes: all that decides what a training run ends with, besides the pictures."""
+"""Recipes: everything except the pictures that determines the result of a training run."""
 
 import ast
 import difflib
@@ -12,6 +12,7 @@ import tyro
 
 from ..models import MODELS
 
+TENTHS = tuple(number / 10 for number in range(1, 10))
 # Fields that are numbers: which, what they must be, and whether one is; none of these holds for NaN.
 LIMITS: list[tuple[tuple[str, ...], str, Callable[[float], bool]]] = [
     (("img_size", "patch_size", "epochs", "batch", "accumulate", "repeats"), "at least 1", lambda value: value >= 1),
@@ -97,89 +98,94 @@ class Recipe:
     patch_size: int | None = field(default=None, kw_only=True)
     """Side of a patch in pixels; none: the model's own."""
     epochs: int
-    """Passes over the pictures."""
+    """Number of passes over the training pictures."""
     batch: int
-    """Pictures of a step, all processes together."""
+    """Number of pictures in a step, summed over all processes."""
     accumulate: int = 1
-    """Portions in which each process works through its part of a batch, one after the other, to save memory."""
+    """Number of portions into which each process divides its part of a batch to save memory (gradient accumulation)."""
     seed: int = 0
-    """Of everything that is left to chance."""
+    """Random seed for data order, augmentation and initialisation."""
     hold_out: bool = False
-    """Judge by a tenth of the training pictures, which are not trained on, and leave those of val alone."""
+    """Hold out a tenth of the training pictures for validation instead of using the val split."""
     left_out: str | None = None
-    """Domain that is not trained on, of pictures in <domain>/<class>; a tenth of the others is judged by."""
+    """Domain to leave out of training, for pictures in <domain>/<class>; validation is on a share of the others."""
+    held_out_share: float = 0.1
+    """With left_out: share of the other domains that is held out for validation; whole tenths."""
+    split_lists: str | None = None
+    """With left_out: folder of the split lists that PACS is published with, which then determine the validation set."""
     keep: Literal["last", "best"] = "last"
-    """Weights to end with: the last, or those with the best accuracy on the held-out pictures."""
+    """Weights to keep: the last, or those with the best validation accuracy."""
 
     strength: float | None = None
-    """Of the sparse penalty in VARS layers; none: the model's own."""
+    """Strength of the sparse penalty in VARS layers; none: the model's own."""
     steps: int | None = None
-    """Of the solvers in VARS layers; none: the model's own."""
+    """Number of solver steps in VARS layers; none: the model's own."""
     start: str | None = None
-    """Where the solvers start: analysis, zero, scaled or thresholded; none: the solver's own."""
+    """Start of the solver: analysis, zero, scaled or thresholded; none: the solver's own."""
     solver: str | None = None
-    """In VARS layers: ista, fista, learned_ista, sparsa, neural_dynamics or lca; none: the model's own."""
+    """Solver of VARS layers: ista, fista, learned_ista, sparsa, neural_dynamics or lca; equilibrium_NAME, such as
+    equilibrium_fista, takes the gradient at the optimum; none: the model's own."""
     attention_options: tuple[str, ...] = ()
-    """Of the attention, such as atoms=1 centered=True for vars_d, filters=2 for vars_s."""
+    """Options of the attention, such as atoms=1 centered=True for vars_d, or filters=2 for vars_s."""
     drop_path: float = 0.1
-    """Probability with which a residual branch is left out; it grows from zero at the first block to about this."""
+    """Drop path rate of the last block (stochastic depth); it rises linearly from zero at the first block."""
     initial: str | None = None
-    """Weights to begin with, of the same model: a name that ships, a folder of weights or of a run, OWNER/NAME on the
+    """Initial weights for the same model: a name that ships, a folder of weights or of a run, OWNER/NAME on the
     hub, a checkpoint of the authors, timm:NAME or timm:NAME:FILE; a head for other classes is new. Of a model of timm,
     the recipe's model is timm:NAME."""
 
     learning_rate: float = 5e-4
-    """Peak, for 512 pictures a step; it is scaled with the batch."""
+    """Peak learning rate for a batch of 512 pictures; it is scaled linearly with the batch."""
     warmup_epochs: float = 5
-    """Over which the learning rate rises."""
+    """Number of epochs of linear learning rate warm-up."""
     warmup_learning_rate: float = 1e-6
-    """Where it rises from; scaled in the same way."""
+    """Learning rate at the start of the warm-up; scaled in the same way."""
     final_learning_rate: float = 1e-5
-    """Where it falls to, along a cosine; scaled in the same way."""
+    """Learning rate at the end of the cosine schedule; scaled in the same way."""
     cooldown_epochs: float = 0
-    """At the end, with the final learning rate."""
+    """Number of epochs at the end that are trained with the final learning rate."""
     weight_decay: float = 0.05
-    """Of weights; not of biases, norms and what the model exempts."""
+    """Weight decay; not applied to biases, norms and parameters that the model exempts."""
     layer_decay: float | None = None
-    """Factor of the learning rate from each block to the one before, for fine-tuning."""
+    """Layer-wise learning rate decay: factor from each block to the one before, for fine-tuning."""
     clip: float | None = None
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient (gradient clipping)."""
     ema: float | None = 0.99996
-    """Decay of the running average of the weights, which is evaluated and kept; none: the weights themselves."""
+    """Decay of the exponential moving average of the weights, which is evaluated and saved; none: no averaging."""
     precision: Literal["no", "bf16", "fp16"] = "no"
-    """Mixed precision."""
+    """Mixed precision: none, bfloat16 or float16."""
 
     crop: Literal["random resized", "pad"] = "random resized"
-    """A random part of the picture, or the picture shifted within a margin."""
+    """Cropping: a random resized crop, or a random crop of the padded picture."""
     smallest_crop: float = 0.08
-    """Of the area, for random resized crops."""
+    """Smallest area of a random resized crop, as a share of the picture."""
     auto_augment: str | None = "rand-m9-mstd0.5-inc1"
-    """Timm's name for RandAugment; none: colour jitter instead."""
+    """RandAugment policy in timm's notation; none: colour jitter instead."""
     color_jitter: float | None = 0.4
-    """Of brightness, contrast and saturation, where RandAugment is off."""
+    """Strength of colour jitter (brightness, contrast and saturation), used where RandAugment is off."""
     erase: float = 0.25
-    """Probability with which a rectangle is replaced by noise."""
+    """Probability of random erasing: a rectangle is replaced by noise."""
     repeats: int = 1
-    """Copies of a picture, each changed in its own way (repeated augmentation)."""
+    """Number of differently augmented copies of each picture (repeated augmentation)."""
     mixup: float = 0.8
-    """Parameter of the beta distribution by which two pictures are blended; 0: never."""
+    """Mixup alpha, the parameter of its beta distribution; 0: no mixup."""
     cutmix: float = 1.0
-    """The same for rectangles of one in the other."""
+    """CutMix alpha, the parameter of its beta distribution; 0: no CutMix."""
     switch: float = 0.5
-    """Probability of cutmix where both are on."""
+    """Probability of CutMix instead of mixup where both are enabled."""
     smoothing: float = 0.1
-    """Of labels."""
+    """Label smoothing."""
     patches: float = 0.0
-    """RVT's patch-wise augmentation: probability of each change of a patch; its loss is added. 0: off."""
+    """Probability of each change in RVT's patch-wise augmentation, whose loss is added; 0: off."""
 
     teacher: str | None = None
-    """Model to learn from as well, by the same words."""
+    """Teacher for distillation, named in the same way as the initial weights."""
     distillation: Literal["soft", "hard"] = "soft"
-    """From its probabilities, or from its decisions."""
+    """Distillation from the teacher's probabilities (soft) or from its predicted classes (hard)."""
     distillation_weight: float = 0.5
-    """Share of that loss."""
+    """Weight of the distillation loss; that of the labels is 1 minus it."""
     temperature: float = 3.0
-    """Of soft distillation."""
+    """Temperature of soft distillation."""
 
     conversion: tyro.conf.Suppress[Conversion | None] = None
     """Learn without labels from a model whose attention is replaced: see `torchvars convert`."""
@@ -192,6 +198,8 @@ class Recipe:
         for name in ("initial", "teacher"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _at_home(getattr(self, name)))
+        if self.held_out_share not in TENTHS:
+            raise ValueError(f"held_out_share must be one of {', '.join(map(str, TENTHS))}, got {self.held_out_share}")
         for names, said, holds in LIMITS:
             for name in names:
                 value = getattr(self, name)
@@ -212,8 +220,8 @@ class Recipe:
                 options[name] = ast.literal_eval(value)
             except (ValueError, SyntaxError) as error:
                 raise ValueError(f"attention_options are like atoms=1 centered=True, got {option!r}") from error
-        if strange := [name for name in ("strength", "solver") if name in options]:
-            raise ValueError(f"{strange[0]} is a field of the recipe: set it by --{strange[0]}, not as an option")
+        if misplaced := [name for name in ("strength", "solver") if name in options]:
+            raise ValueError(f"{misplaced[0]} is a field of the recipe: set it by --{misplaced[0]}, not as an option")
         return options
 
 
@@ -278,18 +286,22 @@ def cifar10(model: str) -> Recipe:
 
 
 def pacs(model: str) -> Recipe:
-    """Fine-tuning on three domains of PACS, all but sketches unless told otherwise."""
+    """Fine-tuning on three domains of PACS, all but sketches unless told otherwise: minutes on two cores."""
     return Recipe(
         model,
         img_size=224,
         left_out="sketch",
         keep="best",
-        epochs=30,
+        epochs=3,
         batch=64,
-        learning_rate=4e-4,
-        warmup_epochs=2,
-        layer_decay=0.75,
-        ema=0.998,
+        learning_rate=8e-3,
+        warmup_epochs=0.3,
+        ema=0.99,
+        precision="bf16",
+        smallest_crop=0.5,
+        auto_augment=None,
+        color_jitter=0.3,
+        erase=0.0,
         mixup=0.0,
         cutmix=0.0,
     )

@@ -5,11 +5,26 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from torch import Tensor
 from torch.nn import functional
 
 from ..attention import Views
+
+
+def make_bar(console: Console) -> Bar:
+    """Rows with a description, a count, a bar, what is said, and times."""
+    return Bar(
+        TextColumn("{task.description}"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+    )
 
 
 class Report:
@@ -19,25 +34,18 @@ class Report:
         folder: of the run; TensorBoard's files go to its folder "tensorboard".
         first, last: steps that are done, and to which it goes.
         epochs: of the recipe.
+        bar: started already, to which a row is added for the run.
     """
 
-    def __init__(self, folder: Path, first: int, last: int, epochs: int):
+    def __init__(self, folder: Path, first: int, last: int, epochs: int, bar: Bar | None = None):
         self.epochs = epochs
-        self.console = Console()
-        self.bar, self.board = None, None
-        if self.console.is_terminal:
-            self.bar = Progress(
-                TextColumn("step"),
-                MofNCompleteColumn(),
-                BarColumn(),
-                TextColumn("{task.fields[said]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                console=self.console,
-            )
-            self.task = self.bar.add_task("", total=last, completed=first, said="")
-            self.bar.start()
+        self.console = Console() if bar is None else bar.console
+        self.bar, self.board, self.own = bar, None, None
+        if bar is None and self.console.is_terminal:
+            self.bar = self.own = make_bar(self.console)
+            self.own.start()
+        if self.bar is not None:
+            self.task = self.bar.add_task("step", total=last, completed=first, said="")
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
@@ -74,8 +82,10 @@ class Report:
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        if self.own is not None:
+            self.own.stop()
+        elif self.bar is not None:
+            self.bar.remove_task(self.task)
         if self.board is not None:
             self.board.close()
 

@@ -17,12 +17,12 @@ class Stopping:
         loud: whether to say so on the terminal.
 
     Attributes:
-        told: the first signal that came, if one did.
+        received: the first signal that came, if one did.
     """
 
     def __init__(self, loud: bool):
         self.loud = loud
-        self.told: signal.Signals | None = None
+        self.received: signal.Signals | None = None
 
     def __enter__(self) -> "Stopping":
         found = {each: signal.getsignal(each) for each in SIGNALS}
@@ -36,11 +36,11 @@ class Stopping:
             signal.signal(each, handler)
 
     def _note(self, number: int, _) -> None:
-        if self.told is not None:
+        if self.received is not None:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             return
-        self.told = signal.Signals(number)
+        self.received = signal.Signals(number)
         if self.loud:
             with contextlib.suppress(OSError):
                 os.write(2, NOTICE)  # not by print, which may be what the signal interrupted

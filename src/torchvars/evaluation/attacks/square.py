@@ -45,8 +45,8 @@ class Square(Attack):
         pictures, lowest = pixels.clone(), margins(classifier, pixels, labels)
         shapes = SHAPES[self.norm]
         beginning = shapes.begin(pixels, self.radius, generators)
-        # a row of chance for each query: two corners, an orientation, and a sign for each channel
-        chance = uniform(generators, self.queries, 5 + channels, device=pixels.device).to(torch.float64)
+        # a row of random numbers for each query: two corners, an orientation, and a sign for each channel
+        draws = uniform(generators, self.queries, 5 + channels, device=pixels.device).to(torch.float64)
         for query in range(self.queries):
             holding = (~(lowest < 0)).nonzero()[:, 0]
             if not len(holding):
@@ -56,7 +56,7 @@ class Square(Attack):
                 proposal = beginning[holding]
             else:
                 side = self.side(query, height, width)
-                proposal = shapes.propose(pictures[holding], clean, self.radius, chance[holding, query], side)
+                proposal = shapes.propose(pictures[holding], clean, self.radius, draws[holding, query], side)
             proposal = self.ball.project(proposal, clean, self.radius)
             found = margins(classifier, proposal, labels[holding])
             lower = (found < lowest[holding]) | (query == 0)
@@ -78,10 +78,10 @@ class Plain:
         _, channels, _, width = pixels.shape
         return pixels + radius * _sign(uniform(generators, channels, 1, width)).to(pixels)
 
-    def propose(self, pictures: Tensor, pixels: Tensor, radius: float, chance: Tensor, side: int) -> Tensor:
+    def propose(self, pictures: Tensor, pixels: Tensor, radius: float, draws: Tensor, side: int) -> Tensor:
         """In one square every channel up or down by the radius, the rest as in the pictures (algorithm 2)."""
-        sign = _sign(chance[:, 5:, None, None]).to(pixels)
-        return torch.where(_window(pixels, chance[:, :2], side), pixels + radius * sign, pictures)
+        sign = _sign(draws[:, 5:, None, None]).to(pixels)
+        return torch.where(_window(pixels, draws[:, :2], side), pixels + radius * sign, pictures)
 
     def side(self, side: int) -> int:
         """Any side will do."""
@@ -96,16 +96,16 @@ class Pyramids:
         _, channels, height, width = pixels.shape
         side = max(min(height, width) // 5, 1)
         rows, columns = torch.arange(height)[:, None], torch.arange(width)
-        chance = uniform(generators, channels + 1, height // side + 1, width // side + 1)
-        chance = chance[:, :, rows // side, columns // side]
+        draws = uniform(generators, channels + 1, height // side + 1, width // side + 1)
+        draws = draws[:, :, rows // side, columns // side]
         shape = _pyramid_pair(side)
-        shape = torch.where(chance[:, :1] < 0.5, shape[rows % side, columns % side], shape[columns % side, rows % side])
-        return pixels + radius * unit((shape * _sign(chance[:, 1:])).to(pixels))
+        shape = torch.where(draws[:, :1] < 0.5, shape[rows % side, columns % side], shape[columns % side, rows % side])
+        return pixels + radius * unit((shape * _sign(draws[:, 1:])).to(pixels))
 
-    def propose(self, pictures: Tensor, pixels: Tensor, radius: float, chance: Tensor, side: int) -> Tensor:
+    def propose(self, pictures: Tensor, pixels: Tensor, radius: float, draws: Tensor, side: int) -> Tensor:
         """One square emptied, and what it held given to a pair of pyramids in another (algorithm 3)."""
         change = pictures - pixels
-        first, second = _window(pixels, chance[:, :2], side), _window(pixels, chance[:, 2:4], side)
+        first, second = _window(pixels, draws[:, :2], side), _window(pixels, draws[:, 2:4], side)
         first = first.expand_as(change)
         kept = change.masked_fill(first | second, 0)
         energy = change.square().sum((2, 3))  # (B, C)
@@ -113,7 +113,7 @@ class Pyramids:
         budget = (energy - kept.square().sum((2, 3)) + unused / energy.shape[1]).clamp_min(0).sqrt()
 
         shape = _pyramid_pair(side).to(pixels)
-        shape = torch.where(chance[:, 4, None, None, None] < 0.5, shape, shape.T) * _sign(chance[:, 5:, None, None])
+        shape = torch.where(draws[:, 4, None, None, None] < 0.5, shape, shape.T) * _sign(draws[:, 5:, None, None])
         held = change[first].view(*energy.shape, side, side)
         pair = unit(shape.to(pixels) + unit(held, (2, 3)), (2, 3)) * budget[:, :, None, None]
         return pixels + kept.masked_scatter(first, pair)
@@ -126,15 +126,15 @@ class Pyramids:
 SHAPES = {"linf": Plain(), "l2": Pyramids()}
 
 
-def _sign(chance: Tensor) -> Tensor:
+def _sign(draws: Tensor) -> Tensor:
     """1 or -1, by numbers from 0 to 1."""
-    return torch.where(chance < 0.5, 1.0, -1.0)
+    return torch.where(draws < 0.5, 1.0, -1.0)
 
 
-def _window(pixels: Tensor, chance: Tensor, side: int) -> Tensor:
-    """True in a square of the side, whose place chance (B, 2) says: (B, 1, H, W)."""
+def _window(pixels: Tensor, draws: Tensor, side: int) -> Tensor:
+    """True in a square of the side, whose place the draws (B, 2) say: (B, 1, H, W)."""
     height, width = pixels.shape[2:]
-    top, left = (chance * chance.new_tensor([height - side + 1, width - side + 1])).floor().T[:, :, None]
+    top, left = (draws * draws.new_tensor([height - side + 1, width - side + 1])).floor().T[:, :, None]
     rows, columns = torch.arange(height, device=pixels.device), torch.arange(width, device=pixels.device)
     rows, columns = (top <= rows) & (rows < top + side), (left <= columns) & (columns < left + side)
     return (rows[:, :, None] & columns[:, None, :])[:, None]

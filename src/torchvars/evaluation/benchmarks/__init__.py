@@ -1,20 +1,25 @@
 """What a model is tried on, one file a family: pictures, conditions, what may be chosen, and what is summed up."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..subjects import Subject
-from . import attacks, clean, corruptions, shifts
+from . import attacks, clean, corruptions, maps, shifts
 from .base import Benchmark, Data, Member, Showing
 
 BENCHMARKS: dict[str, Member] = {
-    name: member for family in (clean, corruptions, shifts, attacks) for name, member in family.MEMBERS.items()
+    name: member for family in (clean, corruptions, shifts, attacks, maps) for name, member in family.MEMBERS.items()
 }
 
 
-def build(names: Sequence[str], data: str, subject: Subject, **chosen: Any) -> list[Benchmark]:
-    """Benchmarks by their names, of the same pictures; each takes of what is chosen what it knows.
+def build(
+    names: Sequence[str], data: str | Mapping[str | None, str], subject: Subject, **chosen: Any
+) -> list[Benchmark]:
+    """Benchmarks by their names; each takes of what is chosen what it knows.
+
+    Args:
+        data: the pictures of all; or by the name of a benchmark, with None for those that are not named.
 
     Raises:
         ValueError: there is no benchmark of a name, or none at all takes what is chosen.
@@ -30,10 +35,12 @@ def build(names: Sequence[str], data: str, subject: Subject, **chosen: Any) -> l
             raise ValueError(f"no benchmark takes {word!r}: there are {', '.join(known)}")
         if not set(takers) & set(names):
             warnings.warn(f"{word} changes nothing in {', '.join(names)}: it is for {', '.join(takers)}", stacklevel=2)
-    opened = Data(data)
+    paths = dict(data) if isinstance(data, Mapping) else {None: data}
+    check_data(names, paths)
+    opened = {path: Data(path) for path in paths.values()}
     return [
         BENCHMARKS[name](
-            opened,
+            opened[paths[name if name in paths else None]],
             subject,
             **{word: value for word, value in chosen.items() if word in BENCHMARKS[name].takes()},
         )
@@ -45,8 +52,16 @@ def check_names(names: Sequence[str]) -> None:
     """A ValueError unless there is a benchmark of each name, and one at least."""
     if not names:
         raise ValueError(f"--benchmark names none: there are {', '.join(BENCHMARKS)}")
-    if strange := [name for name in names if name not in BENCHMARKS]:
-        raise ValueError(f"no benchmark named {strange[0]!r}: there are {', '.join(BENCHMARKS)}")
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        raise ValueError(f"no benchmark named {unknown[0]!r}: there are {', '.join(BENCHMARKS)}")
+
+
+def check_data(names: Sequence[str], paths: Mapping[str | None, str]) -> None:
+    """A ValueError unless there are pictures for each benchmark, and a benchmark for all that are named."""
+    if lost := [name for name in names if name not in paths and None not in paths]:
+        raise ValueError(f"no pictures for {', '.join(lost)}: give --data PATH, or --data {lost[0]}=PATH")
+    if strange := [name for name in paths if name is not None and name not in names]:
+        raise ValueError(f"there are pictures for {strange[0]}, which is not among the benchmarks {', '.join(names)}")
 
 
 __all__ = ["BENCHMARKS", "Benchmark", "Data", "Member", "Showing", "build", "check_names"]

@@ -156,15 +156,15 @@ def attacked(name: str, attacks: Iterable[Attack], data: Data, subject: Subject,
 def check_same_classes(subject: Subject, other: Subject) -> None:
     """An attack on another model is told the same labels."""
     if subject.classes != other.classes:
-        told = [
+        spaces = [
             "unknown classes"
             if each.classes is None
             else f"{len(each.classes)} classes, {', '.join(each.classes[:3])}, ..."
             for each in (subject, other)
         ]
         raise ValueError(
-            f"{other.name} has {told[1]} and {subject.name} has {told[0]}: an attack can only be carried over between "
-            "models of the same classes in the same order"
+            f"{other.name} has {spaces[1]} and {subject.name} has {spaces[0]}: an attack can only be carried over "
+            "between models of the same classes in the same order"
         )
 
 

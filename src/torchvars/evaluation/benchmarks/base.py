@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from ...data import Pictures, Source, absolute, open_source
+from ...data import Pictures, Shown, Source, absolute, open_source
 from ...models.pixels import to_pixels
 from ...scoring import Asked, Scores
 from ..conditions import Condition
@@ -66,6 +66,7 @@ class Benchmark:
         data: where the pictures are.
         showings: the pictures are the same in all of them.
         task: what is asked.
+        shown: how a model is shown a stored picture.
         change: what decides what is done to a picture, beside its size and the condition.
         missing: what should be there and is not.
         not_asked: what sums lack because it was not chosen.
@@ -79,6 +80,7 @@ class Benchmark:
     data: str
     showings: Sequence[Showing]
     task: Task = field(default_factory=Classification)
+    shown: type[Shown] = Shown
     change: str = ""
     missing: tuple[str, ...] = ()
     not_asked: tuple[str, ...] = ()
@@ -118,6 +120,9 @@ class Options:
     limit: int | None = None
     """Use so many of the pictures, always the same."""
 
+    def __post_init__(self):
+        """Checks what was chosen; each class does so for its own, and calls the next."""
+
 
 @dataclass(frozen=True)
 class Classes(Options):
@@ -128,6 +133,7 @@ class Classes(Options):
     else the latter if they are fewer."""
 
     def __post_init__(self):
+        super().__post_init__()
         if self.label_space not in (None, "model", "present"):
             raise ValueError(f"label_space must be model or present, got {self.label_space!r}")
 
@@ -142,10 +148,13 @@ class Data:
 
     Args:
         path: as for `open_source`, or a folder as a benchmark is published.
+        source: those of the pictures that are judged by; else the validation pictures found there.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, source: Source | None = None):
         self.path = str(path)
+        if source is not None:
+            self.source = source
 
     @property
     def name(self) -> str:
@@ -204,6 +213,11 @@ class Member:
 def centred(subject: Subject) -> str:
     size = subject.size
     return f"shorter side to {round(size * 256 / 224)}, centre {size} pixels, or as it is if of that size"
+
+
+def whole(subject: Subject) -> str:
+    """How pictures are shown of which nothing may be cut off."""
+    return f"whole pictures, resized to {subject.size} x {subject.size}"
 
 
 def stored(subject: Subject, source: Source) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ...data import limited
+from ...data import Source, limited
 from ...data.arrays import Arrays
 from ...data.sources import Folder
 from ...scoring import Asked
@@ -21,7 +21,7 @@ from ..metrics import bootstrap
 from ..results import Outcome, Results, shortfall
 from ..subjects import Subject
 from ..task import Figure
-from .base import Benchmark, Classes, Data, Member, Relative, Showing, Summed, centred, each_condition, stored
+from .base import Benchmark, Classes, Data, Member, Options, Relative, Showing, Summed, centred, each_condition, stored
 from .shifts import missing_classes
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -48,8 +48,8 @@ CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 @dataclass(frozen=True)
-class Published(Classes):
-    """What may be chosen of corrupted pictures that are stored."""
+class Corrupted(Options):
+    """Which corruptions may be chosen."""
 
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
     """Which of them."""
@@ -57,10 +57,10 @@ class Published(Classes):
 
     def __post_init__(self):
         super().__post_init__()
-        if strange := [name for name in self.corruptions if name not in CORRUPTIONS]:
-            raise ValueError(f"no corruption named {strange[0]!r}: there are {', '.join(CORRUPTIONS)}")
-        if strange := [severity for severity in self.severities if severity not in SEVERITIES]:
-            raise ValueError(f"severities are 1, 2, 3, 4 and 5, got {strange[0]}")
+        if unknown := [name for name in self.corruptions if name not in CORRUPTIONS]:
+            raise ValueError(f"no corruption named {unknown[0]!r}: there are {', '.join(CORRUPTIONS)}")
+        if unknown := [severity for severity in self.severities if severity not in SEVERITIES]:
+            raise ValueError(f"severities are 1, 2, 3, 4 and 5, got {unknown[0]}")
         for name in ("corruptions", "severities"):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))  # each once
 
@@ -75,7 +75,12 @@ class Published(Classes):
 
 
 @dataclass(frozen=True)
-class Made(Published):
+class Published(Corrupted, Classes):
+    """What may be chosen of corrupted pictures that are stored."""
+
+
+@dataclass(frozen=True)
+class Making(Corrupted):
     """What may be chosen of corruptions that are made on the fly."""
 
     seed: int = 0
@@ -94,6 +99,28 @@ class Made(Published):
                     f"no folder of frost pictures at {self.frost}: leave it out for ice that is made up"
                 )
             official(str(self.frost))
+
+    def table(self, subject: Subject) -> str:
+        """Which table of strengths is for the pictures of a model."""
+        return self.strengths or ("imagenet" if subject.size > 85 else "cifar")
+
+    def corrupting(self, subject: Subject, source: Source) -> list[Showing]:
+        """The pictures of a source under each of the corruptions."""
+        how = (self.seed, self.table(subject), self.frost)
+        return [
+            Showing(condition, source, Corrupting(condition.name, condition.severity, *how))
+            for condition in self.chosen()
+        ]
+
+    def done(self, subject: Subject) -> str:
+        """How corruptions are made, in words."""
+        frost = ", frost made up" if self.frost is None else f", frost of {self.frost.resolve()}"
+        return f"the strengths for {self.table(subject)}, 8 bit, seed {self.seed}{frost}"
+
+
+@dataclass(frozen=True)
+class Made(Making, Classes):
+    """What may be chosen where the class of corrupted pictures is asked for."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +146,7 @@ class Corrupting:
 def corruptions(data: Data, subject: Subject, options: Made) -> Benchmark:
     """Corruptions of clean pictures, made on the fly: 15 and 4 extra, at 5 severities."""
     source = limited(data.source, options.limit)
-    strengths = options.strengths or ("imagenet" if subject.size > 85 else "cifar")
-    showings = [Showing(CLEAN, source)]
-    for condition in options.chosen():
-        change = Corrupting(condition.name, condition.severity, options.seed, strengths, options.frost)
-        showings.append(Showing(condition, source, change))
-    done = f"the strengths for {strengths}, 8 bit, seed {options.seed}"
-    done += ", frost made up" if options.frost is None else f", frost of {options.frost.resolve()}"
+    showings, done = [Showing(CLEAN, source), *options.corrupting(subject, source)], options.done(subject)
     return Benchmark(
         "corruptions",
         f"{centred(subject)}; then corrupted with {done}",
@@ -240,10 +261,16 @@ def summarize(
         if all(metric.column in each.columns for several in by_name.values() for each in several):
             lacking = {name: shortfall(several, metric.column) for name, several in by_name.items()}
             for name, less in lacking.items():
-                figure = Figure(*bootstrap(metric.scale * (1 - less)), len(less))
+                known = 1 - less[~np.isnan(less)]  # pictures that could not be read may be left out
+                if not len(known):
+                    continue
+                figure = Figure(*bootstrap(metric.scale * known), len(known))
                 rows.append(Summed(Condition("corruption", name), metric.name, figure))
             if summed:
                 together = np.stack([lacking[name] for name in summed], 1)
+                together = together[~np.isnan(together).any(1)]
+                if not len(together):
+                    continue
                 figure = Figure(*bootstrap(metric.scale * (1 - together), _mean), len(together))
                 rows.append(Summed(ALL_CORRUPTIONS, metric.name, figure))
             continue

@@ -23,9 +23,9 @@ def imagenet_r(data: Data, subject: Subject, options: Options) -> Benchmark:
 
 def _of_200_classes(name: str, subset: str, data: Data, subject: Subject, options: Options) -> Benchmark:
     source = limited(data.source, options.limit)
-    if strange := [each for each in source.classes if each not in _synsets(subset)]:
+    if unknown := [each for each in source.classes if each not in _synsets(subset)]:
         raise ValueError(
-            f"{data.path} has {len(strange)} classes that are not among the 200 of {name}, such as {strange[0]}: the "
+            f"{data.path} has {len(unknown)} classes that are not among the 200 of {name}, such as {unknown[0]}: the "
             "answer is looked for among the folders, so that others must not be there"
         )
     protocol, task = f"{centred(subject)}; top-1 among the classes of the folders", Classification(among_present=True)

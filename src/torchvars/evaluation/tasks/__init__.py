@@ -1,5 +1,8 @@
 """Questions that a model is asked, one file each."""
 
 from .classification import Classification
+from .fixation import Fixation
+from .segmentation import Segmentation
+from .stability import MapStability
 
-__all__ = ["Classification"]
+__all__ = ["Classification", "Fixation", "MapStability", "Segmentation"]

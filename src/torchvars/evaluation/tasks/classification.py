@@ -61,9 +61,9 @@ class Classification(Task):
 
     def score(self, judge: Judge, asked: Asked) -> dict[str, Tensor]:
         found = answers(judge.model(asked.pixels), judge.labels(asked.targets))
-        if (strange := found["loss"].isnan() | found["confidence"].isnan()).any():
+        if (invalid := found["loss"].isnan() | found["confidence"].isnan()).any():
             raise FloatingPointError(
-                f"the logits for {asked.identities[int(strange.nonzero()[0])]} are no numbers: the weights are broken, "
+                f"the logits for {asked.identities[int(invalid.nonzero()[0])]} are no numbers: the weights are broken, "
                 "or its layers were told to solve in a way that diverges"
             )
         return found
@@ -119,11 +119,11 @@ def match_classes(subject: Subject, source: Source, among_present: bool) -> tupl
                 f"{len(source.classes)}: they cannot be matched"
             )
         return None, own
-    strange = [name for name in source.classes if name not in known]
-    if strange:
+    unknown = [name for name in source.classes if name not in known]
+    if unknown:
         raise ValueError(
-            f"{subject.name} does not know {len(strange)} of the {len(source.classes)} classes of {source.name}: "
-            f"{', '.join(strange[:5])}; it knows {', '.join(known[:5])}, ..."
+            f"{subject.name} does not know {len(unknown)} of the {len(source.classes)} classes of {source.name}: "
+            f"{', '.join(unknown[:5])}; it knows {', '.join(known[:5])}, ..."
         )
     column = {name: number for number, name in enumerate(known)}
     places = [column[name] for name in source.classes]

@@ -1,4 +1,4 @@
-"""C++ kernels for CPUs: ISTA with a convolution, alone or beside a dense dictionary.
+"""C++ kernels for CPUs: ISTA with filters, atoms or both, and the atoms of a layer.
 
 `library` loads what the installation compiled, `operators` registers it with PyTorch, and this file speaks the language
 of the rest of the package. docs/performance.md tells how the kernels work.
@@ -26,19 +26,13 @@ def describe() -> str:
     return "no C++ kernels, they were not compiled: install a C++ compiler (g++ or clang++), then torchvars again"
 
 
-def takes_filters(filters: Tensor) -> bool:
-    """Whether the kernels can work with filters (..., F, h, w, C): on a CPU, in single or double precision."""
+def takes(*tensors: Tensor) -> bool:
+    """Whether the kernels can work with these: on a CPU, all in single or all in double precision."""
     return (
         library.INSTRUCTION_SET is not None
-        and filters.device.type == "cpu"
-        and filters.dtype in (torch.float32, torch.float64)
-        and filters.ndim <= 5  # the same for all of a batch
+        and tensors[0].dtype in (torch.float32, torch.float64)
+        and all(each.device.type == "cpu" and each.dtype == tensors[0].dtype for each in tensors)
     )
-
-
-def takes(static, signal: Tensor) -> bool:
-    """Whether the kernels can solve for signals (batch, heads, N, C) with this convolution."""
-    return signal.ndim == 4 and signal.dtype == static.filters.dtype and takes_filters(static.filters)
 
 
 def reconstruct(static, atoms: Tensor | None, bound: Tensor, signal: Tensor, strength: float, start: str, steps: int):
@@ -52,22 +46,119 @@ def reconstruct(static, atoms: Tensor | None, bound: Tensor, signal: Tensor, str
     Returns:
         (batch, heads, N, C).
     """
-    batch, heads, positions, channels = signal.shape
-    filters = static.filters.movedim(-1, -4)
+    batch, heads, _, channels = signal.shape
     bound = bound.expand(*bound.shape[:-3], heads, 1, channels).reshape(-1, heads * channels)
     image = operators.reconstruct(
-        signal.transpose(1, 2).reshape(batch, positions, heads * channels),
-        filters.expand(heads, *filters.shape[-4:]),
-        None if atoms is None else atoms.expand(batch, heads, *atoms.shape[-2:]),
+        _joined(signal),
+        _bank(static.filters, heads),
+        None if atoms is None else _expanded(atoms, batch, heads),
         bound,
         *static.grid,
         float(strength),
         start,
         steps,
     )
-    return image.unflatten(-1, (heads, channels)).transpose(1, 2)
+    return _split(image, heads)
+
+
+def reconstruct_dense(
+    atoms: Tensor,
+    step_size: Tensor | str,
+    reader: Tensor | None,
+    signal: Tensor,
+    strength: float,
+    start: str,
+    steps: int,
+) -> Tensor:
+    """P u after ISTA with atoms, or R u with a reader.
+
+    Args:
+        atoms: (..., N, M).
+        step_size: (..., M, 1), or (..., 1, 1) as a constant; "bound" is one over a bound on the eigenvalues, for atoms
+            without negative entries, and "totals" one over the sum of each atom.
+        reader: (..., K, M).
+        signal: (batch, heads, N, C).
+    Returns:
+        (batch, heads, N or K, C).
+    """
+    batch, heads = signal.shape[:2]
+    image, _ = operators.reconstruct_dense(
+        _joined(signal),
+        _expanded(atoms, batch, heads),
+        None if isinstance(step_size, str) else _expanded(step_size, batch, heads).squeeze(-1),
+        None if reader is None else _expanded(reader, batch, heads),
+        step_size if isinstance(step_size, str) else "given",
+        float(strength),
+        start,
+        steps,
+    )
+    return _split(image, heads)
+
+
+def unit_features(queries: Tensor, directions: Tensor, scale: float) -> Tensor:
+    """exp(s q W - s^2 |q|^2 / 2) with columns of unit length.
+
+    Args:
+        queries: q, (batch, heads, N, d).
+        directions: W, (heads, d, M).
+        scale: s.
+    Returns:
+        (batch, heads, N, M).
+    """
+    return operators.features(_joined(queries), directions, scale, False)
+
+
+def shares(queries: Tensor, directions: Tensor) -> Tensor:
+    """softmax(q W) along the rows: queries (batch, heads, N, d), directions (heads, d, M) -> (batch, heads, N, M)."""
+    return operators.features(_joined(queries), directions, 1.0, True)
 
 
 def filter_power(filters: Tensor, grid: tuple[int, int]) -> Tensor:
     """sum_f |k_f|^2 of filters (..., F, h, w, C) at the half spectrum's frequencies: (..., H, W / 2 + 1, C)."""
-    return operators.filter_power(filters.detach().movedim(-1, -4), *grid).movedim(-3, -1)
+    bank = filters.detach().movedim(-1, -4)
+    power = operators.filter_power(bank.reshape(-1, *bank.shape[-4:]), *grid)
+    return power.view(*bank.shape[:-3], *power.shape[-2:]).movedim(-3, -1)
+
+
+def union_bound(static, atoms: Tensor) -> Tensor:
+    """On the eigenvalues of a convolution beside nonnegative atoms (batch, heads, N, M <= N): (batch, heads, 1, C)."""
+    batch, heads = atoms.shape[:2]
+    bound = operators.union_bound(_bank(static.filters.detach(), heads), atoms.detach(), *static.grid)
+    return bound.view(batch, heads, 1, static.filters.shape[-1])
+
+
+def solve_on_support(static, atoms: Tensor | None, bound: Tensor, support: Tensor, target: Tensor, iterations: int):
+    """w with (P^T P w)_S = target_S and w = 0 off the support S, for a convolution, alone or beside atoms.
+
+    Args:
+        static, atoms, bound: as of `reconstruct`.
+        support, target: (batch, heads, M, C).
+        iterations: of conjugate gradients, at most.
+    Returns:
+        (batch, heads, M, C).
+    """
+    batch, heads, _, channels = target.shape
+    bound = bound.expand(*bound.shape[:-3], heads, 1, channels).reshape(-1, heads * channels)
+    atoms = None if atoms is None else _expanded(atoms.detach(), batch, heads)
+    bank = _bank(static.filters.detach(), heads)
+    grid = static.grid
+    found = operators.solve_on_support(bank, atoms, bound, _joined(support), _joined(target), *grid, iterations)
+    return _split(found, heads)
+
+
+def _joined(signal: Tensor) -> Tensor:
+    """(batch, heads, N, C) -> (batch, N, heads C): as a layer's projections leave it."""
+    return signal.transpose(1, 2).flatten(2)
+
+
+def _split(signal: Tensor, heads: int) -> Tensor:
+    return signal.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _bank(filters: Tensor, heads: int) -> Tensor:
+    bank = filters.movedim(-1, -4)
+    return bank.expand(heads, *bank.shape[-4:])
+
+
+def _expanded(tensor: Tensor, batch: int, heads: int) -> Tensor:
+    return tensor.expand(batch, heads, *tensor.shape[-2:])

@@ -7,22 +7,87 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 SWITCH = "TORCHVARS_NATIVE"  # 0: do without; baseline, avx2, avx512: none above that
-STARTS = ("analysis", "zero", "scaled", "thresholded")  # as task.h counts them
+STARTS = ("analysis", "zero", "scaled", "thresholded")  # as kernels/task.h counts them
 
 
-class Task(ctypes.Structure):
-    """As in kernels/task.h."""
+def _fields(integers: str, numbers: str, addresses: str) -> tuple:
+    """Of a structure of task.h: its names by their types, in the order in which they stand there."""
+    kinds = ((ctypes.c_int64, f"kind precise {integers}"), (ctypes.c_double, numbers), (ctypes.c_void_p, addresses))
+    return tuple((name, kind) for kind, names in kinds for name in names.split())
 
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("batch", "heads", "channels", "height", "width")),
-        *((name, ctypes.c_int64) for name in ("filters", "filter_height", "filter_width", "atoms")),
-        *((name, ctypes.c_int64) for name in ("steps", "start", "bounds", "chunks", "precise")),
-        ("strength", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in ("signal", "bank", "dictionary", "bound", "reconstruction", "upstream")),
-        *((name, ctypes.c_void_p) for name in ("of_signal", "of_bank", "of_dictionary", "power")),
+
+class Filters(ctypes.Structure):
+    """ISTA with filters, alone or beside atoms."""
+
+    code = 0
+    _fields_ = _fields(
+        "batch heads channels height width filters filter_height filter_width atoms steps start bounds chunks "
+        "iterations",
+        "strength",
+        "signal bank dictionary bound reconstruction upstream of_signal of_bank of_dictionary "
+        "power eigenvalue target support solution",
     )
+
+    def work(self) -> int:
+        """About how many numbers are computed."""
+        numbers = self.height * self.width * self.heads * self.channels * self.filters
+        return numbers * max(self.steps, self.iterations, 1) * max(self.batch, 1)
+
+
+class Bound(Filters):
+    """What is known of filters before a run."""
+
+    code = 3
+
+
+class System(Filters):
+    """A system of equations with the Gram matrix of filters, alone or beside atoms."""
+
+    code = 4
+
+
+class Atoms(ctypes.Structure):
+    """ISTA with atoms alone."""
+
+    code = 1
+    _fields_ = _fields(
+        "batch heads channels positions atoms reads steps start step_sizes totals",
+        "strength",
+        "signal dictionary reader step_size reconstruction found upstream "
+        "of_signal of_dictionary of_reader of_step_size",
+    )
+
+    def work(self) -> int:
+        return self.batch * self.heads * self.positions * self.atoms
+
+
+class Features(ctypes.Structure):
+    """Atoms made of queries."""
+
+    code = 2
+    _fields_ = _fields(
+        "batch heads channels positions atoms shares chunks",
+        "scale",
+        "queries directions features upstream of_queries of_directions",
+    )
+
+    def work(self) -> int:
+        return self.batch * self.heads * self.positions * self.atoms
+
+
+Task = Filters | Atoms | Features
+
+
+def task(kind: type[Task], like: Tensor, **fields: Tensor | float | None) -> Task:
+    """A task of that kind on numbers of the precision of a tensor.
+
+    A tensor stands in it as its address, so every one has to keep a name until the task is done.
+    """
+    values = {name: value.data_ptr() if isinstance(value, Tensor) else value for name, value in fields.items()}
+    return kind(kind=kind.code, precise=like.dtype == torch.float64, **values)
 
 
 def _load() -> ctypes.CDLL | None:
@@ -35,7 +100,7 @@ def _load() -> ctypes.CDLL | None:
     except OSError:  # built for another machine
         return None
     loaded.torchvars_instruction_set.restype = ctypes.c_char_p
-    loaded.torchvars_groups.restype = loaded.torchvars_room.restype = ctypes.c_int64
+    loaded.torchvars_items.restype = loaded.torchvars_room.restype = ctypes.c_int64
     loaded.torchvars_run.restype = None
     loaded.torchvars_run.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     return loaded
@@ -60,15 +125,16 @@ def _parallel() -> int | None:
 
 def threads_for(task: Task) -> int:
     """As many threads as PyTorch uses, but none for less than a tenth of a millisecond of work."""
-    numbers = task.height * task.width * task.heads * task.channels * task.filters
-    return max(1, min(torch.get_num_threads(), max(task.batch, 1) * max(task.steps, 1) * numbers // 100_000))
+    return max(1, min(torch.get_num_threads(), task.work() // 100_000))
 
 
-def chunks_for(task: Task) -> int:
-    """Into how many parts to cut the batch, so that there are some for each thread: none where the channels suffice."""
+def chunked(task: Task) -> int:
+    """Cuts the batch of a task into parts, so that there are some for each thread: none where the channels suffice."""
     threads = threads_for(task)
     wanted = 2 * threads if threads > 1 else 1
-    return max(1, min(task.batch, -(-wanted // LIBRARY.torchvars_groups(ctypes.byref(task)))))
+    task.chunks = 1
+    task.chunks = max(1, min(task.batch, -(-wanted // LIBRARY.torchvars_items(ctypes.byref(task)))))
+    return task.chunks
 
 
 def run(task: Task) -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .library import STARTS, Task, chunks_for, run
+from .library import STARTS, Atoms, Bound, Features, Filters, System, chunked, run, task
 
 
 @torch.library.custom_op("torchvars::reconstruct", mutates_args=(), device_types="cpu")
@@ -29,20 +29,21 @@ def reconstruct(
     Returns:
         (batch, H W, heads C).
     """
-    # What stands in a task is an address: every tensor has to keep its name until the task is done.
     signal, filters, atoms, bound = _contiguous(signal, filters, atoms, bound)
     output = torch.empty_like(signal)
-    task = _task(signal, filters, atoms, bound, height, width, strength, start, steps)
-    task.reconstruction = output.data_ptr()
     if signal.numel():
-        task.chunks = chunks_for(task)
-        run(task)
+        job = _with_filters(
+            filters, atoms, signal.shape[0], height, width, signal=signal, bound=bound, bounds=bound.shape[0],
+            strength=strength, start=STARTS.index(start), steps=steps, reconstruction=output,
+        )  # fmt: skip
+        chunked(job)
+        run(job)
     return output
 
 
 @reconstruct.register_fake
 def _(signal, filters, atoms, bound, height, width, strength, start, steps):
-    return torch.empty_like(signal, memory_format=torch.contiguous_format)
+    return _like(signal)
 
 
 @torch.library.custom_op("torchvars::reconstruct_backward", mutates_args=(), device_types="cpu")
@@ -60,86 +61,275 @@ def reconstruct_backward(
 ) -> list[Tensor]:
     """Gradients of the signal, the filters and, if there are any, the atoms."""
     upstream, signal, filters, atoms, bound = _contiguous(upstream, signal, filters, atoms, bound)
-    task = _task(signal, filters, atoms, bound, height, width, strength, start, steps)
-    task.upstream = upstream.data_ptr()
     of_signal, of_filters = torch.empty_like(signal), torch.zeros_like(filters)
     of_atoms = None if atoms is None else torch.empty_like(atoms)
     if signal.numel():
-        task.chunks = chunks_for(task)
-        of_chunks = filters.new_empty(task.chunks, *filters.shape)
-        task.of_signal, task.of_bank = of_signal.data_ptr(), of_chunks.data_ptr()
-        if of_atoms is not None:
-            task.of_dictionary = of_atoms.data_ptr()
-        run(task)
-        of_filters = of_chunks.sum(0) if task.chunks > 1 else of_chunks[0].clone()
+        job = _with_filters(
+            filters, atoms, signal.shape[0], height, width, signal=signal, bound=bound, bounds=bound.shape[0],
+            strength=strength, start=STARTS.index(start), steps=steps, upstream=upstream, of_signal=of_signal,
+            of_dictionary=of_atoms,
+        )  # fmt: skip
+        of_chunks = filters.new_empty(chunked(job), *filters.shape)
+        job.of_bank = of_chunks.data_ptr()
+        run(job)
+        of_filters = _sum(of_chunks)
     return [of_signal, of_filters] if of_atoms is None else [of_signal, of_filters, of_atoms]
 
 
 @reconstruct_backward.register_fake
 def _(upstream, signal, filters, atoms, bound, height, width, strength, start, steps):
-    given = [signal, filters] if atoms is None else [signal, filters, atoms]
-    return [torch.empty_like(each, memory_format=torch.contiguous_format) for each in given]
+    return [_like(each) for each in (signal, filters, atoms) if each is not None]
 
 
 @torch.library.custom_op("torchvars::filter_power", mutates_args=(), device_types="cpu")
 def filter_power(filters: Tensor, height: int, width: int) -> Tensor:
-    """sum_f |k_f|^2 by half spectra: filters (..., C, F, h, w) -> (..., C, H, W / 2 + 1). It is not differentiated."""
+    """sum_f |k_f|^2 by half spectra: filters (heads, C, F, h, w) -> (heads, C, H, W / 2 + 1). Not differentiated."""
     filters = filters.contiguous()
-    channels, (count, *size) = filters[..., 0, 0, 0].numel(), filters.shape[-3:]
-    output = filters.new_empty(*filters.shape[:-3], height, width // 2 + 1)
-    task = Task(
-        heads=1, channels=channels, height=height, width=width, filters=count, filter_height=size[0], chunks=1,
-        filter_width=size[1], precise=filters.dtype == torch.float64, bank=filters.data_ptr(), power=output.data_ptr(),
-    )  # fmt: skip
+    output = filters.new_empty(*filters.shape[:2], height, width // 2 + 1)
     if output.numel():
-        run(task)
+        run(_with_filters(filters, None, 0, height, width, Bound, power=output))
     return output
 
 
 @filter_power.register_fake
 def _(filters, height, width):
-    return filters.new_empty(*filters.shape[:-3], height, width // 2 + 1)
+    return filters.new_empty(*filters.shape[:2], height, width // 2 + 1)
+
+
+@torch.library.custom_op("torchvars::union_bound", mutates_args=(), device_types="cpu")
+def union_bound(filters: Tensor, atoms: Tensor, height: int, width: int) -> Tensor:
+    """A bound on the eigenvalues of filters (heads, C, F, h, w) beside nonnegative atoms (batch, heads, H W, M).
+
+    There are no more atoms than positions. It is not differentiated.
+
+    Returns:
+        (batch, heads C).
+    """
+    filters, atoms = _contiguous(filters, atoms)
+    output = filters.new_empty(atoms.shape[0], filters.shape[0] * filters.shape[1])
+    if output.numel():
+        job = _with_filters(filters, atoms, atoms.shape[0], height, width, Bound, eigenvalue=output)
+        chunked(job)
+        run(job)
+    return output
+
+
+@union_bound.register_fake
+def _(filters, atoms, height, width):
+    return filters.new_empty(atoms.shape[0], filters.shape[0] * filters.shape[1])
+
+
+@torch.library.custom_op("torchvars::solve_on_support", mutates_args=(), device_types="cpu")
+def solve_on_support(
+    filters: Tensor,
+    atoms: Tensor | None,
+    bound: Tensor,
+    support: Tensor,
+    target: Tensor,
+    height: int,
+    width: int,
+    iterations: int,
+) -> Tensor:
+    """P^T P w = target on the support and w = 0 elsewhere, by conjugate gradients. It is not differentiated.
+
+    Args:
+        filters: (heads, C, F, h, w).
+        atoms: (batch, heads, H W, M), or None.
+        bound: L, (batch or 1, heads C).
+        support: booleans, (batch, F H W + M, heads C).
+        target: (batch, F H W + M, heads C).
+    Returns:
+        (batch, F H W + M, heads C).
+    """
+    filters, atoms, bound, support, target = _contiguous(filters, atoms, bound, support, target)
+    output = torch.empty_like(target)
+    if target.numel():
+        job = _with_filters(
+            filters, atoms, target.shape[0], height, width, System, bound=bound, bounds=bound.shape[0],
+            iterations=iterations, target=target, support=support, solution=output,
+        )  # fmt: skip
+        chunked(job)
+        run(job)
+    return output
+
+
+@solve_on_support.register_fake
+def _(filters, atoms, bound, support, target, height, width, iterations):
+    return _like(target)
+
+
+def _with_filters(
+    filters: Tensor, atoms: Tensor | None, batch: int, height: int, width: int, kind: type[Filters] = Filters, **rest
+) -> Filters:
+    heads, channels, count, *size = filters.shape
+    return task(
+        kind, filters, batch=batch, heads=heads, channels=channels, height=height, width=width, filters=count,
+        filter_height=size[0], filter_width=size[1], atoms=0 if atoms is None else atoms.shape[-1], chunks=1,
+        bank=filters, dictionary=atoms, **rest,
+    )  # fmt: skip
+
+
+@torch.library.custom_op("torchvars::reconstruct_dense", mutates_args=(), device_types="cpu")
+def reconstruct_dense(
+    signal: Tensor,
+    atoms: Tensor,
+    step_size: Tensor | None,
+    reader: Tensor | None,
+    rule: str,
+    strength: float,
+    start: str,
+    steps: int,
+) -> tuple[Tensor, Tensor]:
+    """P u after ISTA with a dense dictionary, or R u, and the step sizes.
+
+    Args:
+        signal: (batch, N, heads C).
+        atoms: (batch, heads, N, M).
+        step_size: as `rule` says.
+        reader: R, (batch, heads, K, M), or None for P itself.
+        rule: "given": step sizes (batch, heads, M), or (batch, heads, 1) as a constant, which is not differentiated;
+            "bound": one over a bound on the eigenvalues, for atoms without negative entries; "totals": one over the sum
+            of each atom.
+        strength, start, steps: of the problem and of the solver.
+    Returns:
+        (batch, N or K, heads C), and the step sizes.
+    """
+    signal, atoms, step_size, reader = _contiguous(signal, atoms, step_size, reader)
+    output, found = _outputs(signal, atoms, step_size, reader, rule)
+    if output.numel():
+        run(
+            _with_atoms(
+                signal, atoms, step_size, reader, rule, strength, start, steps, reconstruction=output, found=found
+            )
+        )
+    return output, found
+
+
+@reconstruct_dense.register_fake
+def _(signal, atoms, step_size, reader, rule, strength, start, steps):
+    return _outputs(signal, atoms, step_size, reader, rule)
+
+
+def _outputs(signal, atoms, step_size, reader, rule) -> tuple[Tensor, Tensor]:
+    """Tensors for what goes out; step sizes that are given do so as they are."""
+    rows = atoms.shape[2] if reader is None else reader.shape[2]
+    sizes = {"bound": 1, "totals": atoms.shape[3]}
+    found = step_size.clone() if rule == "given" else signal.new_empty(*atoms.shape[:2], sizes[rule])
+    return signal.new_empty(signal.shape[0], rows, signal.shape[2]), found
+
+
+@torch.library.custom_op("torchvars::reconstruct_dense_backward", mutates_args=(), device_types="cpu")
+def reconstruct_dense_backward(
+    upstream: Tensor,
+    signal: Tensor,
+    atoms: Tensor,
+    step_size: Tensor,
+    reader: Tensor | None,
+    rule: str,
+    strength: float,
+    start: str,
+    steps: int,
+) -> list[Tensor]:
+    """Gradients of the signal, the atoms, the step sizes (zero where they are constants), and the reader, if any."""
+    upstream, signal, atoms, step_size, reader = _contiguous(upstream, signal, atoms, step_size, reader)
+    given = [signal, atoms, step_size, *([] if reader is None else [reader])]
+    gradients = [(torch.empty_like if upstream.numel() else torch.zeros_like)(each) for each in given]
+    of_signal, of_atoms, of_step_size, *of_reader = gradients
+    of_step_size.zero_()
+    if upstream.numel():
+        differs = rule == "given" and step_size.shape[2] == atoms.shape[3]
+        run(
+            _with_atoms(
+                signal, atoms, step_size, reader, rule, strength, start, steps, upstream=upstream, of_signal=of_signal,
+                of_dictionary=of_atoms, of_step_size=of_step_size if differs else None,
+                of_reader=of_reader[0] if of_reader else None,
+            )
+        )  # fmt: skip
+    return gradients
+
+
+@reconstruct_dense_backward.register_fake
+def _(upstream, signal, atoms, step_size, reader, rule, strength, start, steps):
+    return [_like(each) for each in (signal, atoms, step_size, reader) if each is not None]
+
+
+def _with_atoms(signal, atoms, step_size, reader, rule: str, strength: float, start: str, steps: int, **rest) -> Atoms:
+    batch, heads, positions, count = atoms.shape
+    return task(
+        Atoms, atoms, batch=batch, heads=heads, channels=signal.shape[2] // heads, positions=positions, atoms=count,
+        reads=0 if reader is None else reader.shape[2], step_sizes=0 if step_size is None else step_size.shape[2],
+        totals=rule == "totals", strength=strength, start=STARTS.index(start), steps=steps, signal=signal,
+        dictionary=atoms, reader=reader, step_size=step_size, **rest,
+    )  # fmt: skip
+
+
+@torch.library.custom_op("torchvars::features", mutates_args=(), device_types="cpu")
+def features(queries: Tensor, directions: Tensor, scale: float, shares: bool) -> Tensor:
+    """Atoms made of queries (batch, N, heads d) and directions (heads, d, M): (batch, heads, N, M).
+
+    exp(s q W - s^2 |q|^2 / 2) with columns of unit length, or, as `shares`, softmax(q W) along the rows.
+    """
+    queries, directions = _contiguous(queries, directions)
+    output = queries.new_empty(queries.shape[0], directions.shape[0], queries.shape[1], directions.shape[2])
+    if output.numel():
+        job = _with_queries(queries, directions, scale, shares, features=output)
+        chunked(job)
+        run(job)
+    return output
+
+
+@features.register_fake
+def _(queries, directions, scale, shares):
+    return queries.new_empty(queries.shape[0], directions.shape[0], queries.shape[1], directions.shape[2])
+
+
+@torch.library.custom_op("torchvars::features_backward", mutates_args=(), device_types="cpu")
+def features_backward(
+    upstream: Tensor, queries: Tensor, directions: Tensor, found: Tensor, scale: float, shares: bool
+) -> list[Tensor]:
+    """Gradients of the queries and, for shares, the directions; of unit features those are constants."""
+    upstream, queries, directions, found = _contiguous(upstream, queries, directions, found)
+    of_queries, of_directions = torch.empty_like(queries), torch.zeros_like(directions)
+    if found.numel():
+        job = _with_queries(
+            queries, directions, scale, shares, features=found, upstream=upstream, of_queries=of_queries
+        )
+        if shares:
+            of_chunks = directions.new_empty(chunked(job), *directions.shape)
+            job.of_directions = of_chunks.data_ptr()
+        else:
+            chunked(job)
+        run(job)
+        of_directions = _sum(of_chunks) if shares else of_directions
+    return [of_queries, of_directions] if shares else [of_queries]
+
+
+@features_backward.register_fake
+def _(upstream, queries, directions, found, scale, shares):
+    return [_like(queries), _like(directions)] if shares else [_like(queries)]
+
+
+def _with_queries(queries: Tensor, directions: Tensor, scale: float, shares: bool, **rest) -> Features:
+    heads, channels, count = directions.shape
+    return task(
+        Features, queries, batch=queries.shape[0], heads=heads, channels=channels, positions=queries.shape[1],
+        atoms=count, shares=shares, scale=scale, queries=queries, directions=directions, **rest,
+    )  # fmt: skip
 
 
 def _contiguous(*tensors: Tensor | None) -> list[Tensor | None]:
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
-def _task(signal, filters, atoms, bound, height, width, strength, start, steps) -> Task:
-    heads, channels, count, filter_height, filter_width = filters.shape
-    return Task(
-        batch=signal.shape[0],
-        heads=heads,
-        channels=channels,
-        height=height,
-        width=width,
-        filters=count,
-        filter_height=filter_height,
-        filter_width=filter_width,
-        atoms=0 if atoms is None else atoms.shape[-1],
-        steps=steps,
-        start=STARTS.index(start),
-        bounds=bound.shape[0],
-        precise=signal.dtype == torch.float64,
-        strength=strength,
-        signal=signal.data_ptr(),
-        bank=filters.data_ptr(),
-        dictionary=None if atoms is None else atoms.data_ptr(),
-        bound=bound.data_ptr(),
-    )
+def _like(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def _keep(ctx, inputs, output) -> None:
-    *tensors, ctx.height, ctx.width, ctx.strength, ctx.start, ctx.steps = inputs
-    ctx.save_for_backward(*tensors)
+def _sum(chunks: Tensor) -> Tensor:
+    return chunks.sum(0) if len(chunks) > 1 else chunks[0].clone()
 
 
-def _differentiate(ctx, upstream: Tensor):
-    tensors = ctx.saved_tensors
-    found = torch.ops.torchvars.reconstruct_backward(
-        upstream, *tensors, ctx.height, ctx.width, ctx.strength, ctx.start, ctx.steps
-    )
-    return *found, *[None] * (9 - len(found))
+# Gradients
 
 
 def _refuse(ctx, *upstream):
@@ -149,5 +339,41 @@ def _refuse(ctx, *upstream):
     )
 
 
+def _keep(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:4])
+    ctx.rest = inputs[4:]
+
+
+def _differentiate(ctx, upstream: Tensor):
+    gradients = torch.ops.torchvars.reconstruct_backward(upstream, *ctx.saved_tensors, *ctx.rest)
+    return *gradients, *[None] * (9 - len(gradients))
+
+
+def _keep_dense(ctx, inputs, output) -> None:
+    signal, atoms, _, reader, *ctx.rest = inputs
+    ctx.save_for_backward(signal, atoms, output[1], reader)
+
+
+def _differentiate_dense(ctx, upstream: Tensor, _):
+    of_signal, of_atoms, of_step_size, *of_reader = torch.ops.torchvars.reconstruct_dense_backward(
+        upstream, *ctx.saved_tensors, *ctx.rest
+    )
+    given = ctx.rest[0] == "given"
+    return of_signal, of_atoms, of_step_size if given else None, of_reader[0] if of_reader else None, *[None] * 4
+
+
+def _keep_features(ctx, inputs, output) -> None:
+    queries, directions, *ctx.rest = inputs
+    ctx.save_for_backward(queries, directions, output)
+
+
+def _differentiate_features(ctx, upstream: Tensor):
+    of_queries, *of_directions = torch.ops.torchvars.features_backward(upstream, *ctx.saved_tensors, *ctx.rest)
+    return of_queries, of_directions[0] if of_directions else None, None, None
+
+
 reconstruct.register_autograd(_differentiate, setup_context=_keep)
-reconstruct_backward.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)
+reconstruct_dense.register_autograd(_differentiate_dense, setup_context=_keep_dense)
+features.register_autograd(_differentiate_features, setup_context=_keep_features)
+for backward in (reconstruct_backward, reconstruct_dense_backward, features_backward):
+    backward.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)

@@ -6,7 +6,7 @@
 #endif
 #define BYTES 32
 #define ENTRY(name) avx2_##name
-#include "ista.h"
+#include "kernels.h"
 #if defined(__clang__)
 #pragma clang attribute pop
 #endif

@@ -6,7 +6,7 @@
 #endif
 #define BYTES 64
 #define ENTRY(name) avx512_##name
-#include "ista.h"
+#include "kernels.h"
 #if defined(__clang__)
 #pragma clang attribute pop
 #endif

@@ -4,26 +4,10 @@
 // such factors (Stockham's algorithm, which needs no reordering); a prime factor above 16 is a sum over all pairs.
 #pragma once
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
-#define INLINE inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#include "vectors.h"
 
 namespace {
-
-template <class T> struct Lanes;
-template <> struct Lanes<float> {
-  typedef float V __attribute__((vector_size(BYTES)));
-  typedef signed char M __attribute__((vector_size(BYTES / 4)));  // which lanes: 0 or -1
-  static constexpr int count = BYTES / 4;
-};
-template <> struct Lanes<double> {
-  typedef double V __attribute__((vector_size(BYTES)));
-  typedef signed char M __attribute__((vector_size(BYTES / 8)));
-  static constexpr int count = BYTES / 8;
-};
-template <class T> using Vector = typename Lanes<T>::V;
 
 template <class T> struct Complex {
   Vector<T> re, im;

@@ -7,10 +7,10 @@
 
 #include "task.h"
 
-#define DECLARE(set)                     \
-  int64_t set##_groups(const Task &task); \
-  int64_t set##_room(const Task &task);   \
-  void set##_work(const Task &task, void *memory, int64_t (*next)(void *), void *queue);
+#define DECLARE(set)                    \
+  int64_t set##_items(const void *task); \
+  int64_t set##_room(const void *task);  \
+  void set##_work(const void *task, void *memory, int64_t (*next)(void *), void *queue);
 
 DECLARE(baseline)
 #if defined(__x86_64__)
@@ -22,12 +22,12 @@ namespace {
 
 struct Set {
   const char *name;
-  int64_t (*groups)(const Task &);
-  int64_t (*room)(const Task &);
-  void (*work)(const Task &, void *, int64_t (*)(void *), void *);
+  int64_t (*items)(const void *);
+  int64_t (*room)(const void *);
+  void (*work)(const void *, void *, int64_t (*)(void *), void *);
 };
 
-#define SET(set) {#set, set##_groups, set##_room, set##_work}
+#define SET(set) {#set, set##_items, set##_room, set##_work}
 
 const Set *best() {
   static const Set sets[] = {
@@ -57,7 +57,7 @@ const Set &chosen() {
 }
 
 struct Job {
-  const Task &task;
+  const void *task;
   char *memory;
   int64_t room;
   std::atomic<int64_t> item{0}, worker{0};
@@ -83,18 +83,18 @@ extern "C" {
 
 EXPORT const char *torchvars_instruction_set() { return chosen().name; }
 
-// How many parts the channels fall into, which is how many threads can share one image.
-EXPORT int64_t torchvars_groups(const Task *task) { return chosen().groups(*task); }
+// Into how many pieces the work falls that threads can do by themselves. A task is one of those of task.h.
+EXPORT int64_t torchvars_items(const void *task) { return chosen().items(task); }
 
 // Bytes that each thread works in.
-EXPORT int64_t torchvars_room(const Task *task) { return chosen().room(*task); }
+EXPORT int64_t torchvars_room(const void *task) { return chosen().room(task); }
 
 // Does the task with so many threads, each with its room in `memory`. `parallel` is GOMP_parallel of the OpenMP that
 // PyTorch has loaded: its threads are there already, and may still be waiting on the processors for work. Without it
 // threads are started.
-EXPORT void torchvars_run(const Task *task, void *memory, int64_t threads,
+EXPORT void torchvars_run(const void *task, void *memory, int64_t threads,
                    void (*parallel)(void (*)(void *), void *, unsigned, unsigned)) {
-  Job job{*task, (char *)memory, chosen().room(*task)};
+  Job job{task, (char *)memory, chosen().room(task)};
   if (threads <= 1) {
     work(&job);
   } else if (parallel) {

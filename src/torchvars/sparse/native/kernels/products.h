@@ -48,23 +48,50 @@ void multiply_all(Numbers<T> s, int64_t rows, int64_t count, const Vector<T> *x,
   for (; c < width; c++) multiply_columns<T, 1, add>(s, rows, count, x + c, out + c, width);
 }
 
-// P u with a row-major P (rows, count).
+// P u with a row-major P (rows, count), whose rows are `apart` if they do not follow each other.
 template <class T, bool add = false>
-INLINE void multiply(const T *p, int64_t rows, int64_t count, const Vector<T> *u, Vector<T> *out, int64_t width) {
-  multiply_all<T, add>({p, count, 1}, rows, count, u, out, width);
+INLINE void multiply(const T *p, int64_t rows, int64_t count, const Vector<T> *u, Vector<T> *out, int64_t width,
+                     int64_t apart = 0) {
+  multiply_all<T, add>({p, apart ? apart : count, 1}, rows, count, u, out, width);
 }
 
-// P^T x with a row-major P (count, rows), of as many positions at a time as stay in the cache.
+// out = or += s x, of as many of the sums' terms at a time as stay in the cache.
 template <class T, bool add = false>
-void multiply_transposed(const T *p, int64_t rows, int64_t count, const Vector<T> *x, Vector<T> *out, int64_t width) {
+void multiply_long(Numbers<T> s, int64_t rows, int64_t count, const Vector<T> *x, Vector<T> *out, int64_t width) {
   const int64_t most = 128;
   for (int64_t first = 0; first < count; first += most) {
     const int64_t some = count - first < most ? count - first : most;
-    const Numbers<T> part = {p + first * rows, 1, rows};
+    const Numbers<T> part = {s.data + first * s.column, s.row, s.column};
     if (add || first)
       multiply_all<T, true>(part, rows, some, x + first * width, out, width);
     else
       multiply_all<T, false>(part, rows, some, x + first * width, out, width);
+  }
+}
+
+// P^T x with a row-major P (count, rows).
+template <class T, bool add = false>
+INLINE void multiply_transposed(const T *p, int64_t rows, int64_t count, const Vector<T> *x, Vector<T> *out,
+                                int64_t width) {
+  multiply_long<T, add>({p, 1, rows}, rows, count, x, out, width);
+}
+
+// Numbers (rows, columns) of the vectors x, as vectors of the rows: (columns, vectors of rows).
+template <class T>
+void transpose(const Vector<T> *x, int64_t rows, int64_t columns, int64_t width, Vector<T> *out) {
+  constexpr int64_t lanes = Lanes<T>::count;
+  const int64_t across = vectors_of<T>(rows);
+  const T *numbers = (const T *)x;
+  for (int64_t first = 0; first < rows; first += lanes) {
+    const int64_t some = rows - first < lanes ? rows - first : lanes;
+    for (int64_t c = 0; c < columns; c++) {
+      T turned[lanes] = {};
+      if (some == lanes)
+        UNROLL for (int64_t r = 0; r < lanes; r++) turned[r] = numbers[(first + r) * width * lanes + c];
+      else
+        for (int64_t r = 0; r < some; r++) turned[r] = numbers[(first + r) * width * lanes + c];
+      memcpy(out + c * across + first / lanes, turned, sizeof turned);
+    }
   }
 }
 

@@ -6,95 +6,53 @@
 // is taken in space. All that belongs to one block of channels of one image stays in the cache from the first step to
 // the last, and the backward pass computes it again instead of reading it. docs/performance.md derives the gradient.
 #pragma once
-#include "products.h"
-#include "task.h"
-#include "torus.h"
+#include "bank.h"
 
 namespace {
 
-// Memory handed out piece by piece; of none it counts how much that would be.
-class Room {
-  char *base;
-
- public:
-  int64_t used = 0;
-
-  explicit Room(void *memory) : base((char *)memory) {}
-
-  template <class U> U *take(int64_t count) {
-    U *piece = base ? (U *)(base + used) : nullptr;
-    used += (count * (int64_t)sizeof(U) + 63) / 64 * 64;
-    return piece;
-  }
-};
-
-template <class T> INLINE Vector<T> all(T value) { return value - Vector<T>{}; }
-
-// S(a, t): what is not a number stays so.
-template <class T> INLINE Vector<T> soft(Vector<T> a, Vector<T> t) {
-  Vector<T> kept = a > t ? t : a;
-  kept = kept < -t ? -t : kept;
-  return a - kept;
-}
-
-template <class T> class Ista {
-  typedef Vector<T> V;
-  typedef Complex<T> C;
-  typedef typename Lanes<T>::M Mask;
-  static constexpr int lanes = Lanes<T>::count;
+template <class T> class FilterIsta : FilterBank<T> {
+  typedef FilterBank<T> Bank;
+  typedef typename Bank::V V;
+  typedef typename Bank::C C;
+  typedef typename Bank::Mask Mask;
+  typedef typename Bank::Part Part;
+  using Bank::dense, Bank::lanes, Bank::parts, Bank::positions, Bank::scratch, Bank::size, Bank::task, Bank::torus,
+      Bank::width;
 
   struct Masks {  // where two rows of a code are not zero
     Mask re, im;
   };
 
-  // One block of channels. What is kept for the backward pass is kept for every step, otherwise the last is enough.
-  struct Block {
-    int64_t channel, count;  // the first one, and how many there are: at most one for each lane
-    V bound, step, amount;   // L, 1 / L and the threshold strength / L
-    C *kernel, *signal, *explained, *causes, *codes;
-    V *power;  // sum_f |k_f|^2
+  // What is kept for the backward pass is kept for every step, otherwise the last is enough.
+  struct Block : Part {
+    V bound, step, amount;  // L, 1 / L and the threshold strength / L
+    C *signal, *explained, *causes, *codes;
     Masks *masks;
     C *of_kernel, *of_code, *of_signal, *gradient;
     V *of_power;
   };
 
-  const Task &task;
-  Torus<T> torus;
-  int64_t size, positions, width;  // of a spectrum, of the grid, blocks of a head
-  bool backward, dense, thresholded;
+  bool backward, thresholded;
   Block *blocks;
-  C *scratch, *column;
+  C *column;
   // Of the dense part, (positions or atoms, blocks): one vector for each block.
   V *dense_signal, *dense_map, *dense_causes, *dense_codes, *dense_gradient, *of_dense_code, *turned_code;
   V *of_atoms;
   int64_t atom_vectors;
 
  public:
-  // Lays itself out in the room; without memory only its need is counted.
-  Ista(const Task &given, Room &room) : task(given) {
-    torus.height = task.height, torus.width = task.width;
-    dense = task.atoms > 0, backward = task.upstream != nullptr, thresholded = task.start == THRESHOLDED;
-    T *table = room.take<T>(Torus<T>::table_size(task.height, task.width) + 8);
-    if (table)
-      torus.prepare(task.height, task.width, table);
-    else
-      torus.half = task.width / 2 + 1, torus.stride = task.height | 1;
-    size = torus.spectrum_size(), positions = torus.positions();
-    width = dense ? (task.channels + lanes - 1) / lanes : 1;
-    scratch = room.take<C>(torus.room_size());
+  using Bank::items;
+
+  FilterIsta(const Filters &given, Room &room) : Bank(given, room) {
+    backward = task.upstream != nullptr, thresholded = task.start == THRESHOLDED;
     column = room.take<C>(torus.stride);
     blocks = room.take<Block>(width);
-    const int64_t kept = task.power ? 0 : backward ? task.steps : 1;
-    const int64_t pairs = (task.height + 1) / 2 * task.width;
+    const int64_t kept = backward ? task.steps : 1, pairs = (task.height + 1) / 2 * task.width;
+    const int64_t codes = backward ? kept + 1 : kept;
     for (int64_t index = 0; index < width; index++) {
       Block block = {};
-      block.kernel = room.take<C>(task.filters * size);
-      block.power = room.take<V>(size);
-      if (kept) {
-        block.signal = room.take<C>(size), block.explained = room.take<C>(size);
-        block.causes = room.take<C>((backward ? kept + 1 : kept) * size);
-        block.codes = room.take<C>((backward ? kept + 1 : kept) * task.filters * size);
-      }
+      block.signal = room.take<C>(size), block.explained = room.take<C>(size);
+      block.causes = room.take<C>(codes * size), block.codes = room.take<C>(codes * task.filters * size);
       if (backward) {
         block.masks = room.take<Masks>((kept + 1) * task.filters * pairs);
         block.of_kernel = room.take<C>(task.filters * size), block.of_code = room.take<C>(task.filters * size);
@@ -102,11 +60,10 @@ template <class T> class Ista {
       }
       if (blocks) blocks[index] = block;
     }
-    atom_vectors = (task.atoms + lanes - 1) / lanes;
+    atom_vectors = vectors_of<T>(task.atoms);
     if (dense) {
       dense_signal = room.take<V>(positions * width), dense_map = room.take<V>(positions * width);
-      dense_causes = room.take<V>(kept * positions * width);
-      dense_codes = room.take<V>((backward ? kept + 1 : kept) * task.atoms * width);
+      dense_causes = room.take<V>(kept * positions * width), dense_codes = room.take<V>(codes * task.atoms * width);
       if (backward) {
         dense_gradient = room.take<V>(positions * width), of_dense_code = room.take<V>(task.atoms * width);
         turned_code = room.take<V>(width * lanes * atom_vectors), of_atoms = room.take<V>(positions * atom_vectors);
@@ -114,15 +71,17 @@ template <class T> class Ista {
     }
   }
 
-  // Heads where there are atoms, which belong to a head; else blocks of channels. Each is cut into chunks of images.
-  static int64_t groups(const Task &task) {
-    return task.atoms ? task.heads : (task.heads * task.channels + lanes - 1) / lanes;
-  }
-
   void run(int64_t item) {
     const int64_t group = item / task.chunks, chunk = item % task.chunks;
     const int64_t first = task.batch * chunk / task.chunks, end = task.batch * (chunk + 1) / task.chunks;
-    enter_filters(group);
+    this->enter_filters(group);
+    for (int64_t index = 0; index < width; index++) {
+      Block &block = blocks[index];
+      (Part &)block = parts[index];
+      if (!backward) continue;
+      memset(block.of_kernel, 0, sizeof(C) * task.filters * size);
+      memset(block.of_power, 0, sizeof(V) * size);
+    }
     for (int64_t image = first; image < end; image++) {
       forward(image, group);
       if (backward) differentiate(image, group);
@@ -131,64 +90,6 @@ template <class T> class Ista {
   }
 
  private:
-  // Filters
-
-  void enter_filters(int64_t group) {
-    const int64_t channels = task.heads * task.channels, first = group * (dense ? task.channels : lanes);
-    const int64_t end = dense ? first + task.channels : channels;
-    for (int64_t index = 0; index < width; index++) {
-      Block &block = blocks[index];
-      block.channel = first + index * lanes;
-      block.count = end - block.channel < lanes ? end - block.channel : lanes;
-      for (int64_t f = 0; f < task.filters; f++) {
-        const C *kernel = block.kernel + f * size;
-        torus.transform_filter(block.kernel + f * size, scratch,
-                               [&](int64_t row, C *pair) { load_filter(block, f, row, pair); });
-        for (int64_t i = 0; i < size; i++) {
-          const V energy = kernel[i].re * kernel[i].re + kernel[i].im * kernel[i].im;
-          block.power[i] = f ? block.power[i] + energy : energy;
-        }
-      }
-      if (backward) {
-        memset(block.of_kernel, 0, sizeof(C) * task.filters * size);
-        memset(block.of_power, 0, sizeof(V) * size);
-      }
-      if (task.power) leave_power(block);
-    }
-  }
-
-  // The filter's row for each of two rows of the grid, or -1: its centre lies at the origin.
-  INLINE int64_t filter_row(int64_t row) const {
-    if (row >= task.height) return -1;
-    const int64_t at = (row + task.filter_height / 2) % task.height;
-    return at < task.filter_height ? at : -1;
-  }
-
-  INLINE int64_t filter_column() const { return (task.width - task.filter_width / 2) % task.width; }  // of its first
-
-  INLINE int64_t filter_start(const Block &block, int64_t lane, int64_t f, int64_t row) const {
-    return (((block.channel + lane) * task.filters + f) * task.filter_height + row) * task.filter_width;
-  }
-
-  void load_filter(const Block &block, int64_t f, int64_t row, C *pair) const {
-    memset(pair, 0, sizeof(C) * task.width);
-    for (int second = 0; second < 2; second++) {
-      const int64_t at = filter_row(row + second);
-      if (at < 0) continue;
-      const T *from = (const T *)task.bank + filter_start(block, 0, f, at);
-      const int64_t apart = filter_start(block, 1, f, at) - filter_start(block, 0, f, at);
-      const int64_t ahead = 4 * task.filter_width;
-      for (int64_t lane = 0; lane < block.count; lane++)  // a line of the cache holds some of one channel only
-        for (int64_t i = 0; i < task.filter_width; i += 64 / sizeof(T))
-          __builtin_prefetch(from + lane * apart + ahead + i);
-      for (int64_t i = 0, x = filter_column(); i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
-        T values[lanes] = {};  // one vector is written at once: lanes one by one would be read back too early
-        for (int64_t lane = 0; lane < block.count; lane++) values[lane] = from[lane * apart + i];
-        memcpy(second ? &pair[x].im : &pair[x].re, values, sizeof(V));
-      }
-    }
-  }
-
   void leave_filters(int64_t chunk) {
     const int64_t numbers = task.heads * task.channels * task.filters * task.filter_height * task.filter_width;
     const T scale = T(positions);  // both spectra in a product were divided by this, where one should be
@@ -200,11 +101,11 @@ template <class T> class Ista {
         for (int64_t i = 0; i < size; i++) gradient[i] = gradient[i] + kernel[i] * block.of_power[i];
         torus.invert(gradient, scratch, [&](int64_t row, const C *pair) {
           for (int second = 0; second < 2; second++) {
-            const int64_t at = filter_row(row + second);
+            const int64_t at = this->filter_row(row + second);
             if (at < 0) continue;
-            T *to = (T *)task.of_bank + chunk * numbers + filter_start(block, 0, f, at);
-            const int64_t apart = filter_start(block, 1, f, at) - filter_start(block, 0, f, at);
-            for (int64_t i = 0, x = filter_column(); i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
+            T *to = (T *)task.of_bank + chunk * numbers + this->filter_start(block, 0, f, at);
+            const int64_t apart = this->filter_start(block, 1, f, at) - this->filter_start(block, 0, f, at);
+            for (int64_t i = 0, x = this->filter_column(); i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
               T values[lanes];
               memcpy(values, second ? &pair[x].im : &pair[x].re, sizeof(V));
               for (int64_t lane = 0; lane < block.count; lane++) to[lane * apart + i] = scale * values[lane];
@@ -213,83 +114,6 @@ template <class T> class Ista {
         });
       }
     }
-  }
-
-  void leave_power(const Block &block) const {
-    for (int64_t lane = 0; lane < block.count; lane++) {
-      T *to = (T *)task.power + (block.channel + lane) * task.height * torus.half;
-      for (int64_t h = 0; h < task.height; h++)
-        for (int64_t k = 0; k < torus.half; k++) to[h * torus.half + k] = block.power[k * torus.stride + h][lane];
-    }
-  }
-
-  // Signals (batch, H W, heads channels)
-
-  INLINE int64_t position(const Block &block, int64_t image, int64_t n) const {
-    return (image * positions + n) * task.heads * task.channels + block.channel;
-  }
-
-  INLINE V load(const T *from, int64_t count) const {
-    V x = {};
-    if (count == lanes)
-      memcpy(&x, from, sizeof(V));
-    else
-      for (int64_t lane = 0; lane < count; lane++) x[lane] = from[lane];
-    return x;
-  }
-
-  INLINE void store(T *to, V x, int64_t count) const {
-    if (count == lanes)
-      memcpy(to, &x, sizeof(V));
-    else
-      for (int64_t lane = 0; lane < count; lane++) to[lane] = x[lane];
-  }
-
-  INLINE void load_rows(const void *from, const Block &block, int64_t image, int64_t row, C *pair) const {
-    const T *at = (const T *)from + position(block, image, row * task.width);
-    const int64_t channels = task.heads * task.channels;
-    const bool second = row + 1 < task.height;
-    for (int64_t x = 0; x < task.width; x++)
-      pair[x] = {load(at + x * channels, block.count),
-                 second ? load(at + (x + task.width) * channels, block.count) : V{}};
-  }
-
-  template <class Change>
-  INLINE void store_rows(void *to, const Block &block, int64_t image, int64_t row, const C *pair, Change change) const {
-    T *at = (T *)to + position(block, image, row * task.width);
-    const int64_t channels = task.heads * task.channels;
-    const bool second = row + 1 < task.height;
-    for (int64_t x = 0; x < task.width; x++) {
-      const int64_t n = row * task.width + x;
-      store(at + x * channels, change(n, pair[x].re), block.count);
-      if (second) store(at + (x + task.width) * channels, change(n + task.width, pair[x].im), block.count);
-    }
-  }
-
-  // The dense dictionary of a head of an image, and maps of one of its blocks
-
-  INLINE const T *atoms(int64_t image, int64_t head) const {
-    return (const T *)task.dictionary + (image * task.heads + head) * positions * task.atoms;
-  }
-
-  INLINE void enter_map(const V *map, int64_t index, C *spectrum) const {
-    torus.transform(spectrum, scratch, [&](int64_t row, C *pair) {
-      const V *at = map + row * task.width * width + index;
-      const bool second = row + 1 < task.height;
-      for (int64_t x = 0; x < task.width; x++)
-        pair[x] = {at[x * width], second ? at[(x + task.width) * width] : V{}};
-    });
-  }
-
-  INLINE void leave_map(C *spectrum, int64_t index, V *map) const {
-    torus.invert(spectrum, scratch, [&](int64_t row, const C *pair) {
-      V *at = map + row * task.width * width + index;
-      const bool second = row + 1 < task.height;
-      for (int64_t x = 0; x < task.width; x++) {
-        at[x * width] = pair[x].re;
-        if (second) at[(x + task.width) * width] = pair[x].im;
-      }
-    });
   }
 
   INLINE void shrink_dense(V *code, bool whole_strength) const {
@@ -366,18 +190,13 @@ template <class T> class Ista {
   // and would be waited for.
   INLINE void prefetch(const Block &block, int64_t image, int64_t part, int64_t parts) const {
     const int64_t apart = task.heads * task.channels;
-    const T *next = (const T *)task.signal + position(block, image + 1, 0);
-    const T *to = (const T *)(backward ? task.of_signal : task.reconstruction) + position(block, image, 0);
+    const T *next = (const T *)task.signal + this->position(block, image + 1, 0);
+    const T *to = (const T *)(backward ? task.of_signal : task.reconstruction) + this->position(block, image, 0);
     const bool more = image + 1 < task.batch;
     for (int64_t n = positions * part / parts; n < positions * (part + 1) / parts; n++) {
       if (more) __builtin_prefetch(next + n * apart);
       __builtin_prefetch(to + n * apart, 1);
     }
-  }
-
-  template <class Each> INLINE void each_frequency(Each each) const {
-    for (int64_t k = 0; k < torus.half; k++)
-      for (int64_t i = k * torus.stride; i < k * torus.stride + torus.height; i++) each(i);
   }
 
   // Forward
@@ -390,19 +209,19 @@ template <class T> class Ista {
         const Block &block = blocks[index];
         if (dense) {  // what the atoms explain
           const C *more = cause(block, step);
-          enter_map(dense_map, index, cause(block, step));
-          each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + more[i]; });
+          this->enter_map(dense_map, index, cause(block, step));
+          this->each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + more[i]; });
         }
         C *cause = this->cause(block, step);
-        each_frequency([&](int64_t i) { cause[i] = (block.signal[i] - block.explained[i]) * block.step; });
+        this->each_frequency([&](int64_t i) { cause[i] = (block.signal[i] - block.explained[i]) * block.step; });
         if (dense) {
           memcpy(block.explained, cause, sizeof(C) * size);
-          leave_map(block.explained, index, dense_cause(step));
+          this->leave_map(block.explained, index, dense_cause(step));
         }
         const bool first = step == 1 && !thresholded;
         if (first) {  // the first code is P^T of a multiple of the signal, and needs no transform
           const V start = start_factor(block);
-          each_frequency([&](int64_t i) { cause[i] = cause[i] + block.signal[i] * start; });
+          this->each_frequency([&](int64_t i) { cause[i] = cause[i] + block.signal[i] * start; });
         }
         shrink(block, image, step, block.amount, !first);
       }
@@ -412,7 +231,7 @@ template <class T> class Ista {
       for (int64_t index = 0; index < width; index++) {
         const Block &block = blocks[index];
         torus.invert(block.explained, scratch, [&](int64_t row, const C *pair) {
-          store_rows(task.reconstruction, block, image, row, pair,
+          this->store_rows(task.reconstruction, block, image, row, pair,
                      [&](int64_t n, V x) { return dense ? x + dense_map[n * width + index] : x; });
         });
       }
@@ -425,7 +244,7 @@ template <class T> class Ista {
     for (int64_t lane = 0; lane < block.count; lane++) block.bound[lane] = bound[lane];
     block.step = T(1) / block.bound, block.amount = T(task.strength) * block.step;
     torus.transform(block.signal, scratch, [&](int64_t row, C *pair) {
-      load_rows(task.signal, block, image, row, pair);
+      this->load_rows(task.signal, block, image, row, pair);
       if (dense)
         for (int64_t x = 0; x < task.width; x++) {
           dense_signal[(row * task.width + x) * width + index] = pair[x].re;
@@ -437,13 +256,13 @@ template <class T> class Ista {
       shrink(block, image, 0, all(T(task.strength)), false);
     } else {
       const V start = start_factor(block);
-      each_frequency([&](int64_t i) { block.explained[i] = block.signal[i] * (start * block.power[i]); });
+      this->each_frequency([&](int64_t i) { block.explained[i] = block.signal[i] * (start * block.power[i]); });
     }
   }
 
   void begin_dense(int64_t image, int64_t head) {
     V *code = dense_code(0);
-    multiply_transposed<T>(atoms(image, head), task.atoms, positions, dense_signal, code, width);
+    multiply_transposed<T>(this->atoms(image, head), task.atoms, positions, dense_signal, code, width);
     if (thresholded)
       shrink_dense(code, true);
     else
@@ -451,26 +270,23 @@ template <class T> class Ista {
         const V start = start_factor(blocks[index]);
         for (int64_t m = 0; m < task.atoms; m++) code[m * width + index] *= start;
       }
-    multiply<T>(atoms(image, head), positions, task.atoms, code, dense_map, width);
+    multiply<T>(this->atoms(image, head), positions, task.atoms, code, dense_map, width);
   }
 
   void step_dense(int64_t image, int64_t head, int64_t step) {
     V *code = dense_code(step);
     const V *before = dense_code(step - 1);
     if (code != before) memcpy(code, before, sizeof(V) * task.atoms * width);
-    multiply_transposed<T, true>(atoms(image, head), task.atoms, positions, dense_cause(step), code, width);
+    multiply_transposed<T, true>(this->atoms(image, head), task.atoms, positions, dense_cause(step), code, width);
     shrink_dense(code, false);
-    multiply<T>(atoms(image, head), positions, task.atoms, code, dense_map, width);
+    multiply<T>(this->atoms(image, head), positions, task.atoms, code, dense_map, width);
   }
 
   // Backward
 
   // Adds to the gradient of the atoms: sign g v^T for maps g and codes v.
   void gather(const V *map, const V *code) {
-    const T *numbers = (const T *)code;
-    T *turned = (T *)turned_code;
-    for (int64_t c = 0; c < width * lanes; c++)
-      for (int64_t m = 0; m < task.atoms; m++) turned[c * atom_vectors * lanes + m] = numbers[m * width * lanes + c];
+    transpose<T>(code, task.atoms, width * lanes, width, turned_code);
     multiply<T, true>((const T *)map, positions, width * lanes, turned_code, of_atoms, atom_vectors);
   }
 
@@ -479,7 +295,7 @@ template <class T> class Ista {
     for (int64_t f = 0; f < task.filters; f++) {
       const C *kernel = block.kernel + f * size, *spectrum = code(block, step, f), *gradient = block.gradient;
       C *of_code = block.of_code + f * size, *of_kernel = block.of_kernel + f * size;
-      each_frequency([&](int64_t i) {
+      this->each_frequency([&](int64_t i) {
         const C received = conjugate_times<T>(kernel[i], gradient[i]);
         of_code[i] = add ? of_code[i] + received : received;
         of_kernel[i] = of_kernel[i] + conjugate_times<T>(spectrum[i], gradient[i]);
@@ -526,7 +342,7 @@ template <class T> class Ista {
     for (int64_t index = 0; index < width; index++) {
       const Block &block = blocks[index];
       torus.transform(block.gradient, scratch, [&](int64_t row, C *pair) {
-        load_rows(task.upstream, block, image, row, pair);
+        this->load_rows(task.upstream, block, image, row, pair);
         if (dense)
           for (int64_t x = 0; x < task.width; x++) {
             dense_gradient[(row * task.width + x) * width + index] = pair[x].re;
@@ -539,13 +355,13 @@ template <class T> class Ista {
     if (dense) {
       memset(of_atoms, 0, sizeof(V) * positions * atom_vectors);
       gather(dense_gradient, dense_code(task.steps));
-      multiply_transposed<T>(atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
+      multiply_transposed<T>(this->atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
     }
     for (int64_t step = task.steps; step >= 1; step--) {
       if (dense) {  // after which dense_map is what the gradient of the dense code explains
         keep_support(of_dense_code, dense_code(step));
         gather(dense_cause(step), of_dense_code);
-        multiply<T>(atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
+        multiply<T>(this->atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
       }
       for (int64_t index = 0; index < width; index++) {
         const Block &block = blocks[index];
@@ -553,24 +369,24 @@ template <class T> class Ista {
         const bool first = step == 1 && !thresholded;
         unshrink(block, step);
         if (first)  // c y, of which the first code is the analysis
-          each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i] * start; });
+          this->each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i] * start; });
         if (dense) {
-          enter_map(dense_map, index, block.gradient);
-          each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + block.gradient[i]; });
+          this->enter_map(dense_map, index, block.gradient);
+          this->each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + block.gradient[i]; });
         }
-        each_frequency([&](int64_t i) {  // c = (y - e) / L
+        this->each_frequency([&](int64_t i) {  // c = (y - e) / L
           const C of_residual = block.explained[i] * block.step;
           block.of_signal[i] = block.of_signal[i] + of_residual;
           block.gradient[i] = of_residual * all(T(-1));
         });
         if (dense) {
           memcpy(block.explained, block.gradient, sizeof(C) * size);
-          leave_map(block.explained, index, dense_gradient);
+          this->leave_map(block.explained, index, dense_gradient);
         }
         if (!first)
           receive(block, step - 1, true);
         else
-          each_frequency([&](int64_t i) {  // e_0 = (sum_f k_f k_f^T) c y
+          this->each_frequency([&](int64_t i) {  // e_0 = (sum_f k_f k_f^T) c y
             const C origin = block.signal[i] * start, gradient = block.gradient[i];
             block.of_power[i] += T(2) * (origin.re * gradient.re + origin.im * gradient.im);
             block.of_signal[i] = block.of_signal[i] + gradient * (start * block.power[i]);
@@ -578,14 +394,14 @@ template <class T> class Ista {
       }
       if (dense) {
         gather(dense_gradient, dense_code(step - 1));
-        multiply_transposed<T, true>(atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
+        multiply_transposed<T, true>(this->atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
       }
     }
     if (thresholded)
       for (int64_t index = 0; index < width; index++) {
         const Block &block = blocks[index];
         unshrink(block, 0);
-        each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i]; });
+        this->each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i]; });
       }
     if (dense) {  // the start
       if (thresholded)
@@ -596,13 +412,13 @@ template <class T> class Ista {
           for (int64_t m = 0; m < task.atoms; m++) of_dense_code[m * width + index] *= start;
         }
       gather(dense_signal, of_dense_code);
-      multiply<T>(atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
+      multiply<T>(this->atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
       leave_atoms((T *)task.of_dictionary + (image * task.heads + group) * positions * task.atoms);
     }
     for (int64_t index = 0; index < width; index++) {
       const Block &block = blocks[index];
       torus.invert(block.of_signal, scratch, [&](int64_t row, const C *pair) {
-        store_rows(task.of_signal, block, image, row, pair,
+        this->store_rows(task.of_signal, block, image, row, pair,
                    [&](int64_t n, V x) { return dense ? x + dense_map[n * width + index] : x; });
       });
     }
@@ -618,23 +434,4 @@ template <class T> class Ista {
   }
 };
 
-template <class T> int64_t room_of(const Task &task) {
-  Room room(nullptr);
-  Ista<T> run(task, room);
-  return room.used;
-}
-
-template <class T> void work_on(const Task &task, void *memory, int64_t (*next)(void *), void *queue) {
-  Room room(memory);
-  Ista<T> run(task, room);
-  const int64_t items = Ista<T>::groups(task) * task.chunks;
-  for (int64_t item; (item = next(queue)) < items;) run.run(item);
-}
-
 }  // namespace
-
-int64_t ENTRY(groups)(const Task &task) { return task.precise ? Ista<double>::groups(task) : Ista<float>::groups(task); }
-int64_t ENTRY(room)(const Task &task) { return task.precise ? room_of<double>(task) : room_of<float>(task); }
-void ENTRY(work)(const Task &task, void *memory, int64_t (*next)(void *), void *queue) {
-  task.precise ? work_on<double>(task, memory, next, queue) : work_on<float>(task, memory, next, queue);
-}

@@ -1,0 +1,190 @@
+"""Draws what models look at: a picture beside their attention maps, one column a model.
+
+Of each picture a figure is written for each view that is asked for, as .png, .pdf and .npz (the maps as numbers):
+NAME.png, and NAME_corruptions.png, NAME_steps.png, NAME_layers.png, NAME_heads.png, NAME_atoms_MODEL.png. Pictures are
+shown as in evaluation. Exits with 1 if pictures could not be read.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .extras import missing_extra
+from .paths import MODEL_WORDS, check_folder, model_of, names_of, path_of
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("models", type=model_of, nargs="+", metavar="MODEL", help=MODEL_WORDS)
+    parser.add_argument(
+        "--pictures", type=path_of, nargs="+", required=True, metavar="FILE", help="pictures, or folders of them"
+    )
+    parser.add_argument("--output", type=path_of, required=True, metavar="FOLDER", help="folder of the figures")
+    group = parser.add_argument_group("which map")
+    group.add_argument(
+        "--kind", default="implicit", help="implicit, kernel, energy, rollout or gradient (default: implicit)"
+    )
+    group.add_argument(
+        "--layer", default="-1", help="an attention by its name, or its place in order (default: -1, the last)"
+    )
+    group.add_argument("--head", default="mean", help="number of a head (default: the mean over heads)")
+    group.add_argument("--step", type=int, metavar="N", help="number of recurrent steps (default: all of them)")
+    group.add_argument(
+        "--query",
+        default="mean",
+        metavar="QUERY",
+        help="mean or class for the mean or the class token, or ROW,COLUMN of a place in the picture, from 0,0 at the "
+        "top left to 1,1 (default: mean)",
+    )
+    group.add_argument("--target", metavar="CLASS", help="class of a gradient map: its number or name (default: top)")
+    group = parser.add_argument_group("views", "maps of the picture as it is, unless others are asked for")
+    group.add_argument(
+        "--corruptions",
+        type=names_of,
+        nargs="?",
+        const=(),
+        metavar="NAME,NAME",
+        help="rows for corruptions of torchvars list corruptions (default: one of each group)",
+    )
+    group.add_argument("--severity", type=int, default=3, metavar="N", help="of the corruptions, 1 to 5 (default: 3)")
+    group.add_argument("--steps", action="store_true", help="a column for each recurrent step of VARS models")
+    group.add_argument("--layers", action="store_true", help="a column for each attention")
+    group.add_argument("--heads", action="store_true", help="a column for each head")
+    group.add_argument(
+        "--atoms", action="store_true", help="the atoms that a VARS layer uses most; one figure for each model"
+    )
+    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    check_folder(arguments.output)
+    try:
+        from ..data.loose import find_pictures, open_picture
+        from ..data.pictures import UNREADABLE
+        from ..data.sources import printable
+        from ..evaluation.corruptions import CORRUPTIONS
+        from ..evaluation.subjects import open_subject
+        from ..figures import maps
+        from ..maps import KINDS
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "eval", "drawing maps") from error
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "figures", "drawing maps") from error
+
+    if arguments.kind not in KINDS:
+        raise ValueError(f"no kind of map named {arguments.kind!r}: there are {', '.join(KINDS)}")
+    asking = maps.Asking(
+        arguments.kind,
+        _number(arguments.layer),
+        _number(arguments.head),
+        arguments.step,
+        _query(arguments.query),
+        None if arguments.target is None else _number(arguments.target),
+    )
+    chosen = arguments.corruptions or maps.CORRUPTIONS
+    if strange := [name for name in chosen if name not in CORRUPTIONS]:
+        raise ValueError(f"no corruption named {strange[0]!r}: there are {', '.join(CORRUPTIONS)}")
+    if not 1 <= arguments.severity <= 5:
+        raise ValueError(f"--severity must be from 1 to 5, got {arguments.severity}")
+    pictures = find_pictures(arguments.pictures)
+    subjects = [open_subject(word, arguments.img_size) for word in arguments.models]
+    twice = [name for name, count in Counter(each.name for each in subjects).items() if count > 1]
+    if twice:
+        raise ValueError(f"{twice[0]} is named twice: name each model once")
+    views = [name for name in maps.VIEWS if name != "maps" and getattr(arguments, name) not in (None, False)]
+    views = views or ([] if arguments.atoms else ["maps"])
+    unreadable = {}
+    names = _names(pictures, arguments.output)
+    with _watching(len(pictures)) as tell:
+        for path in pictures:
+            try:
+                image = open_picture(path)
+            except UNREADABLE as error:
+                unreadable[printable(str(path))] = f"{type(error).__name__}: {error}"
+                continue
+            written = _draw(views, subjects, image, asking, arguments, names[path])
+            tell(written)
+    if unreadable:
+        sys.stdout.flush()
+        listed = "".join(f"\n  {path}: {problem}" for path, problem in unreadable.items())
+        raise SystemExit(f"{len(unreadable)} of {len(pictures)} pictures could not be read:{listed}")
+
+
+def _draw(views, subjects, image, asking, arguments: argparse.Namespace, name: str) -> list[Path]:
+    """The figures of one picture."""
+    from ..figures import maps
+
+    written = []
+    for view in views:
+        more = {}
+        if view == "corruptions":
+            more = {"severity": arguments.severity, "identity": name}
+            more |= {"names": arguments.corruptions} if arguments.corruptions else {}
+        sheet = maps.VIEWS[view](subjects, image, asking, **more)
+        stem = name if view == "maps" else f"{name}_{view}"
+        written += maps.draw(sheet, arguments.output / f"{stem}.png")
+    if arguments.atoms:
+        reconstructing = [each for each in subjects if maps.reconstructs(each)]
+        if not reconstructing:
+            names = ", ".join(each.name for each in subjects)
+            raise ValueError(f"none of {names} has a VARS layer, so that --atoms has nothing to draw")
+        for subject in reconstructing:
+            atoms = maps.find_atoms(subject, image, asking.layer)
+            written += maps.draw_atoms(atoms, arguments.output / f"{name}_atoms_{subject.name.replace(':', '_')}.png")
+    return written
+
+
+def _names(pictures: list[Path], folder: Path) -> dict[Path, str]:
+    """What the figures of each picture are called: its name, with a number where two have the same.
+
+    Raises:
+        ValueError: a figure would take the place of a picture.
+    """
+    from ..data.sources import printable
+
+    names, seen = {}, Counter()
+    for path in pictures:
+        stem = printable(path.stem)
+        seen[stem] += 1
+        names[path] = stem if seen[stem] == 1 else f"{stem}_{seen[stem]}"
+    for path in pictures:
+        if path.suffix == ".png" and path.resolve().parent == folder.resolve():
+            raise ValueError(
+                f"{path} is in the folder of the figures, and could be replaced by one: give --output another folder"
+            )
+    return names
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def _query(text: str) -> str | tuple[float, float]:
+    if text in ("mean", "class"):
+        return text
+    try:
+        row, column = (float(part) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"--query must be mean, class, or ROW,COLUMN such as .5,.25, got {text!r}") from error
+    if not (0 <= row <= 1 and 0 <= column <= 1):
+        raise ValueError(f"--query ROW,COLUMN must be from 0 to 1, from the top and the left, got {text!r}")
+    return row, column
+
+
+@contextmanager
+def _watching(count: int) -> Iterator[Callable[[list[Path]], None]]:
+    """A bar in a terminal where there are several pictures; else a line for each file."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if count == 1 or not console.is_terminal:
+        yield lambda written: print("\n".join(map(str, written)), flush=True)
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("pictures", total=count)
+        yield lambda written: bar.advance(task)

@@ -1,0 +1,56 @@
+"""Fixations in a recording of gaze."""
+
+import numpy as np
+
+# As MIT1003 was made: a saccade begins where the velocity of two windows of four samples, a sample apart, rises by
+# more than 6 degrees a second, of 34 pixels each; a fixation between two of them lasts more than 50 ms.
+THRESHOLD, WINDOW, SHORTEST = 6 * 34.0, 4, 0.05
+SEARCH = 25  # samples after its acceleration in which a saccade slows down again
+
+
+def find_fixations(samples: np.ndarray, rate: float) -> np.ndarray:
+    """The places where a gaze rested, one after the other: medians over the samples between saccades.
+
+    A saccade is a run of three samples or more in which the gaze accelerates, until it has slowed down again. This is
+    the rule of MIT1003 in words, written anew; blinks are samples at negative places, and are samples like all others.
+
+    Args:
+        samples: (N, 2) places in pixels.
+        rate: samples in a second.
+
+    Returns:
+        (fixations, 2), one at least.
+    """
+    count = len(samples)
+    moved = np.linalg.norm(np.diff(samples, axis=0, prepend=samples[:1]), axis=1)
+    smooth = np.convolve(moved, np.full(WINDOW, 1 / WINDOW))[:count]
+    last = max(count - WINDOW - 1, 0)
+    gained = np.zeros(count)
+    gained[:last] = (smooth[WINDOW + 1 :][:last] - smooth[:last]) * rate / WINDOW
+    gained[:1] = 0
+    saccades = []
+    for first, end in _runs(gained > THRESHOLD):
+        slow = gained[end : end + SEARCH] < -THRESHOLD
+        if end - first < 3 or not (slow.any() or end >= last):
+            continue
+        stop = count - 1
+        if slow.any():
+            begin = int(slow.argmax())
+            still = slow[begin:]
+            stop = end + begin + (int((~still).argmax()) if not still.all() else len(still)) - 1
+        if saccades and first - saccades[-1][1] <= SHORTEST * rate:
+            saccades[-1] = (saccades[-1][0], stop)  # too short a rest to be one
+        else:
+            saccades.append((first, stop))
+    if saccades and count - 1 - saccades[-1][1] <= SHORTEST * rate:
+        saccades[-1] = (saccades[-1][0], count - 1)
+    edges = [0, *(edge for first, stop in saccades for edge in (first, stop + 1)), count]
+    rests = [samples[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True) if end > begin]
+    rests = [rest[~np.isnan(rest).any(1)] for rest in rests]
+    return np.array([np.median(rest, 0) for rest in rests if len(rest)]).reshape(-1, 2)
+
+
+def _runs(flags: np.ndarray) -> list[tuple[int, int]]:
+    """Where true entries begin and end, one after the other."""
+    edges = np.diff(flags.astype(int), prepend=0, append=0)
+    return list(zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True))

@@ -1,0 +1,117 @@
+"""The maps of a model that is evaluated, and those that everything must beat."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..attention import Reconstruction
+from ..maps import KINDS, Observation, find_maps, observe
+from ..models.classifier import Classifier
+from ..models.origin import build, origin_of
+from .subjects import Subject
+
+RANDOM_WEIGHTS = "random weights"
+
+
+@dataclass(frozen=True)
+class Looking:
+    """Which map of a model is judged.
+
+    Args:
+        kind: a name of `torchvars.maps.KINDS`.
+        layer: an attention by its name or its place in order, such as "-1".
+    """
+
+    kind: str = "implicit"
+    layer: str = "-1"
+
+    def __post_init__(self):
+        if self.kind not in KINDS:
+            raise ValueError(f"no kind of map named {self.kind!r}: there are {', '.join(KINDS)}")
+
+    @property
+    def place(self) -> int | str:
+        """The layer as `find_maps` takes it."""
+        return int(self.layer) if self.layer.lstrip("-").isdigit() else self.layer
+
+    @property
+    def queried(self) -> bool:
+        """Whether the map is of one output or of their mean."""
+        return KINDS[self.kind].queried
+
+    @property
+    def by_head(self) -> bool:
+        """Whether there is a map of each head."""
+        return KINDS[self.kind].heads
+
+    def maps(self, seen: Observation, **how: Any) -> Tensor:
+        """Maps (batch, H, W), or of all heads, in double precision on the CPU."""
+        return find_maps(seen, self.kind, self.place, **how).double().cpu()
+
+    def seen(self, subject: Subject) -> Observation:
+        """The attentions of a model on a black picture; a ValueError if it has no such map."""
+        like = next(subject.classifier.parameters(), torch.zeros(()))
+        try:
+            seen = observe(subject.classifier, torch.zeros(1, 3, subject.size, subject.size, device=like.device))
+            self.maps(seen)
+        except ValueError as error:
+            raise ValueError(f"{subject.name}: {error}") from error
+        return seen
+
+    def check(self, subject: Subject) -> str:
+        """The name of the attention in a model; a ValueError if it has no such map."""
+        return self.seen(subject).name(self.place)
+
+    def steps(self, subject: Subject) -> int | None:
+        """How many recurrent steps the attention takes; None if it is not recurrent, or the map not of a step."""
+        if not KINDS[self.kind].stepped:
+            return None
+        seen = self.seen(subject)
+        return seen.steps(seen.name(self.place))
+
+    def said(self, name: str) -> str:
+        """In words, for a protocol."""
+        return f"{self.kind} map of {name}"
+
+
+def random_weights(subject: Subject, seed: int = 0) -> nn.Module:
+    """The same model with the weights it has before training, in evaluation mode; layers solve as in the trained one.
+
+    Raises:
+        ValueError: it is not known how the model was built.
+    """
+    model = subject.classifier.model if isinstance(subject.classifier, Classifier) else subject.classifier
+    origin = origin_of(model)
+    if origin is None:
+        raise ValueError(
+            f"{subject.name} was not built by name, so that it cannot be had with {RANDOM_WEIGHTS}: leave the "
+            "baselines out (--no-baselines, baselines=False)"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        fresh = build(origin)
+    trained = dict(model.named_modules())
+    for name, layer in fresh.named_modules():
+        if isinstance(layer, Reconstruction):
+            layer.solver, layer.strength = deepcopy(trained[name].solver), trained[name].strength
+    like = next(model.parameters())
+    classifier = subject.classifier
+    fresh = Classifier(fresh, classifier.mean.flatten().tolist(), classifier.std.flatten().tolist())
+    return fresh.to(like.device).eval()
+
+
+def resized(maps: Tensor, height: int, width: int, mode: str = "bilinear") -> np.ndarray:
+    """Maps (..., h, w) at the size of a picture: (..., height, width); "nearest" repeats them."""
+    flat, how = maps.reshape(-1, 1, *maps.shape[-2:]), {"align_corners": False} if mode == "bilinear" else {}
+    return F.interpolate(flat, size=(height, width), mode=mode, **how).reshape(*maps.shape[:-2], height, width).numpy()
+
+
+def centred_gaussian(height: int, width: int) -> np.ndarray:
+    """A Gaussian at the centre whose deviation is a quarter of each side: (H, W)."""
+    rows, columns = (np.linspace(-2, 2, 2 * side + 1)[1::2] for side in (height, width))
+    return np.exp(-(rows[:, None] ** 2 + columns**2) / 2)

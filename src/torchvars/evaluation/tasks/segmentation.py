@@ -1,0 +1,209 @@
+"""Does the map of an attention cover the objects of a picture?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...data import Source
+from ...data.segmented import VOID
+from ...maps import observe
+from ...scoring import Asked
+from ..conditions import Condition
+from ..looking import RANDOM_WEIGHTS, Looking, centred_gaussian, random_weights, resized
+from ..metrics import bootstrap
+from ..subjects import Subject
+from ..task import Figure, Metric, Task
+
+PROTOCOLS = ("vars", "dino_best_head", "dino_mean_head")
+THRESHOLDS = tuple(round(0.05 * number, 2) for number in range(20))
+THRESHOLD, MASS = 0.3, 0.6
+ALL_FOREGROUND, CENTRED_GAUSSIAN = "all foreground", "centred Gaussian"
+BASELINES = (ALL_FOREGROUND, CENTRED_GAUSSIAN, RANDOM_WEIGHTS)
+
+
+def condition_of(protocol: str, who: str = "") -> Condition:
+    """A protocol with the model itself, or with what everything must beat."""
+    return Condition("baseline", f"{protocol}, {who}") if who else Condition("map", protocol)
+
+
+ASKED = {condition_of(protocol, who): (protocol, who) for protocol in PROTOCOLS for who in ("", *BASELINES)}
+"""Protocol, and whose map it is, of each condition."""
+
+
+def conditions(looking: Looking, baselines: bool) -> list[Condition]:
+    """Those in which a map is judged."""
+    return [
+        condition
+        for condition, (protocol, who) in ASKED.items()
+        if (baselines or not who) and (looking.by_head or protocol != "dino_best_head")
+    ]
+
+
+class Judge(NamedTuple):
+    """Whose maps are judged, and in which way.
+
+    Attributes:
+        layer: name of the attention.
+        fresh: the model with random weights, if it is asked, too.
+        protocol, who: of the condition; the model itself if nobody is named.
+    """
+
+    model: nn.Module
+    layer: str
+    fresh: nn.Module | None
+    protocol: str = PROTOCOLS[0]
+    who: str = ""
+
+
+@dataclass(frozen=True)
+class Segmentation(Task):
+    """Foreground against background, from the map of an attention that never saw a mask.
+
+    Args:
+        looking: which map.
+        baselines: whether the model with random weights is asked, too.
+    """
+
+    looking: Looking = field(default_factory=Looking)
+    baselines: bool = True
+
+    name, placed = "segmentation", True
+    columns = {  # noqa: RUF012
+        **dict.fromkeys(("iou", "false_positive", "false_negative", "both", "either", "jaccard"), torch.nan),
+        **{f"iou_{threshold:.2f}": torch.nan for threshold in THRESHOLDS},
+    }
+    metrics = (
+        Metric("IoU", "higher", "iou", 100.0, " %"),
+        Metric("pooled IoU", "higher", unit=" %"),
+        Metric("FP", "lower", "false_positive", 100.0, " %"),
+        Metric("FN", "lower", "false_negative", 100.0, " %"),
+        Metric("IoU at the best threshold", "higher", unit=" %"),
+        Metric("best threshold", "higher", listed=False, digits=2),
+        Metric("IoU by threshold", "higher", unit=" %", listed=False),
+        Metric("Jaccard", "higher", "jaccard", 100.0, " %"),
+    )
+
+    def prepare(self, subject: Subject, source: Source, device: torch.device) -> Judge:
+        layer = self.looking.check(subject)
+        return Judge(subject.classifier, layer, random_weights(subject) if self.baselines else None)
+
+    def within(self, judge: Judge, condition: Condition) -> Judge:
+        protocol, who = ASKED[condition]
+        return judge._replace(protocol=protocol, who=who)
+
+    def score(self, judge: Judge, asked: Asked) -> dict[str, Tensor]:
+        maps = self.maps(judge, asked)
+        found = [
+            judge_mask(mask.labels, judge.protocol, each, everything=judge.who == ALL_FOREGROUND)
+            for mask, each in zip(asked.targets, maps, strict=True)
+        ]
+        return {name: torch.tensor([each.get(name, np.nan) for each in found]).double() for name in self.columns}
+
+    def maps(self, judge: Judge, asked: Asked) -> list[Tensor]:
+        """A map of each picture (h, w), or of each head (heads, h, w), on whatever grid it has."""
+        if judge.who in (ALL_FOREGROUND, CENTRED_GAUSSIAN):
+            return [torch.from_numpy(centred_gaussian(*mask.labels.shape)) for mask in asked.targets]
+        seen = observe(judge.fresh if judge.who == RANDOM_WEIGHTS else judge.model, asked.pixels)
+        if judge.protocol == "vars":
+            return list(self.looking.maps(seen))
+        has_class_token = seen.run(seen.name(self.looking.place)).prefix > 0
+        query = {"query": "class"} if has_class_token and self.looking.queried else {}
+        head = {"head": "all"} if judge.protocol == "dino_best_head" else {}
+        return list(self.looking.maps(seen, **query, **head))
+
+    def describe(self, judge: Judge) -> dict:
+        return {"kind": self.looking.kind, "layer": self.looking.layer}
+
+    def protocol(self, judge: Judge) -> str:
+        return f"; {self.looking.said(judge.layer)}"
+
+    def figures(
+        self, columns: Mapping[str, np.ndarray], clean: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, Figure]:
+        found = super().figures(columns)
+        areas = np.stack([columns["both"], columns["either"]], 1)
+        areas = areas[~np.isnan(areas).any(1)]
+        if len(areas):
+            pooled = bootstrap(100 * areas, lambda means: 100 * means[..., 0] / means[..., 1])
+            found["pooled IoU"] = Figure(*pooled, len(areas))
+        curve = curve_of(columns)
+        if len(curve):
+            best = bootstrap(100 * curve, lambda means: means.max(-1))
+            found["IoU at the best threshold"] = Figure(*best, len(curve))
+            chosen = THRESHOLDS[int(curve.mean(0).argmax())]
+            found["best threshold"] = Figure(chosen, None, None, len(curve))
+        return found
+
+
+def curve_of(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """IoU at each of the thresholds: (pictures, thresholds)."""
+    curve = np.stack([columns[f"iou_{threshold:.2f}"] for threshold in THRESHOLDS], 1)
+    return curve[~np.isnan(curve).any(1)]
+
+
+def judge_mask(labels: np.ndarray, protocol: str, saliency: Tensor, everything: bool = False) -> dict[str, float]:
+    """What comes of one picture.
+
+    Args:
+        labels: (H, W), 0 for the background and 255 for pixels that do not count.
+        protocol: one of `PROTOCOLS`.
+        saliency: the map (h, w), or one of each head.
+        everything: whether all is taken for foreground, whatever the map says.
+    """
+    valid = labels != VOID
+    if not valid.any():
+        return {}
+    if protocol == "vars":
+        return foreground(labels, valid, resized(saliency, *labels.shape), everything)
+    heads = saliency if saliency.ndim == 3 else saliency.unsqueeze(0)
+    masks = resized(keep_mass(heads).double(), *labels.shape, mode="nearest") > 0.5
+    masks = np.ones_like(masks) if everything else masks
+    each = [
+        max(overlap(labels == label, mask, valid) for mask in masks) for label in np.unique(labels[valid]) if label != 0
+    ]
+    return {"jaccard": float(np.mean(each))} if each else {}
+
+
+def foreground(labels: np.ndarray, valid: np.ndarray, saliency: np.ndarray, everything: bool) -> dict[str, float]:
+    """IoU of the foreground, false positives and negatives as shares of the pixels that count, and IoU by threshold."""
+    objects, low, high = labels != 0, saliency.min(), saliency.max()
+    scaled = (saliency - low) / (high - low) if high > low else np.zeros_like(saliency)
+    mask = np.ones_like(objects) if everything else scaled > THRESHOLD
+    shares = {
+        "iou": overlap(objects, mask, valid),
+        "false_positive": float((mask & ~objects)[valid].mean()),
+        "false_negative": float((objects & ~mask)[valid].mean()),
+        "both": float((objects & mask)[valid].mean()),
+        "either": float((objects | mask)[valid].mean()),
+    }
+    if everything:
+        return shares
+    return shares | {f"iou_{each:.2f}": overlap(objects, scaled > each, valid) for each in THRESHOLDS}
+
+
+def overlap(objects: np.ndarray, mask: np.ndarray, valid: np.ndarray) -> float:
+    """Intersection over union among the pixels that count; NaN if both are empty."""
+    either = (objects | mask) & valid
+    return float((objects & mask & valid).sum() / either.sum()) if either.any() else np.nan
+
+
+def keep_mass(heads: Tensor, mass: float = MASS) -> Tensor:
+    """The places of each map (heads, h, w) that hold this share of it, the largest first: masks of the same shape."""
+    flat = heads.flatten(1)
+    values, order = flat.sort(1)
+    sums = values.cumsum(1)
+    kept = sums > (1 - mass) * sums[:, -1:]
+    return torch.zeros_like(kept).scatter(1, order, kept).view_as(heads)
+
+
+def curve_rows(condition: Condition, columns: Mapping[str, np.ndarray]) -> list[tuple[Condition, str, Figure]]:
+    """IoU by threshold, as rows of a condition: with the threshold as its parameter."""
+    curve, rows = curve_of(columns), []
+    for number, threshold in enumerate(THRESHOLDS if len(curve) else ()):
+        at = Condition(condition.family, condition.name, parameters=(("threshold", threshold),))
+        rows.append((at, "IoU by threshold", Figure(*bootstrap(100 * curve[:, number]), len(curve))))
+    return rows

@@ -1,0 +1,148 @@
+"""Tables of 80 columns: one model whole, or several side by side."""
+
+from collections.abc import Sequence
+from textwrap import fill
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..evaluation.metrics import bootstrap
+from ..evaluation.paper import PACS
+from .results import CHOSEN, PROBE, Generalization, Spread, paired
+
+MEAN = "mean"
+
+
+def print_generalization(results: Sequence[Generalization], console: Console | None = None) -> None:
+    """One model with all that was measured of it; or the main accuracy of several, and their differences."""
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = 80
+    if len(results) == 1:
+        print_one(results[0], console)
+    else:
+        print_several(results, console)
+
+
+def print_one(result: Generalization, console: Console) -> None:
+    theirs, whose = paper_of(result)
+    columns = ["target and weights", "accuracy", "80 %", "source", "gap", *(["corr."] if corrupted(result) else [])]
+    table = new_table(escape(result.model["name"]), [*columns, *(["paper"] if theirs else [])])
+    for target in [*result.targets, *([None] if set(result.targets) == set(result.domains) else [])]:
+        table.add_row(escape(target or MEAN))
+        for weights in result.weights:
+            spread = result.over_seeds(weights, "target", target)
+            if spread is None:
+                continue
+            cells = [f"  {weights}", str(spread)]
+            for metric in ("target, DomainBed's 80 %", "source validation", "gap"):
+                cells.append(short(result.over_seeds(weights, metric, target)))
+            if corrupted(result):
+                cells.append(short(result.over_seeds(weights, "corrupted", target)))
+            if theirs:
+                cells.append(paper_cell(theirs, target) if weights == CHOSEN else "")
+            table.add_row(*cells)
+        table.add_section()
+    console.print(table)
+    for line in legend(result, whose):
+        console.print(fill(line, 80, subsequent_indent="  "), highlight=False, markup=False)
+
+
+def legend(result: Generalization, whose: str | None) -> list[str]:
+    """What the columns are."""
+    seeds = sorted({score.seed for score in result.scores if score.seed is not None})
+    spread = "95 % interval over pictures"
+    if len(seeds) > 1:
+        spread = (
+            f"mean and standard deviation over seeds ({', '.join(map(str, seeds))}), or {spread} where there is one"
+        )
+    said = [
+        f"accuracy: percent of all pictures of the target; {spread}.",
+        "80 %: accuracy on the four fifths of them that DomainBed draws with the same seed.",
+        "source: accuracy on held-out pictures of the other domains; gap: source less accuracy.",
+    ]
+    if corrupted(result):
+        said.append(
+            f"corr.: mean accuracy over 15 corruptions at 5 severities, on {result.asked['corrupted_pictures']} "
+            f"pictures of {result.asked['corrupted']} that were not trained on."
+        )
+    if whose:
+        said.append(f"paper: {whose}, pretrained on ImageNet-1K; whole target, 224 pixels.")
+    return said + [f"{note}." for note in result.notes]
+
+
+def print_several(results: Sequence[Generalization], console: Console) -> None:
+    """Target accuracy by model and domain; and each model less the first, on the same pictures."""
+    domains = list(results[0].domains)
+    if other := next((each for each in results if list(each.domains) != domains), None):
+        raise ValueError(
+            f"{results[0].model['name']} was tried on {', '.join(domains)}, {other.model['name']} on "
+            f"{', '.join(other.domains)}: give results of the same domains"
+        )
+    for weights in (CHOSEN, PROBE):
+        if not any(weights in each.weights for each in results):
+            continue
+        table = new_table(f"Accuracy on the domain left out, {weights}", ["model", *map(escape, domains), MEAN])
+        for each in results:
+            cells = [each.over_seeds(weights, "target", target) for target in [*domains, None]]
+            table.add_row(escape(each.model["name"]), *map(short_spread, cells))
+        for row in PACS.values() if set(domains) <= set(PACS["performer"]) else ():
+            figures = [row[domain] for domain in domains]
+            table.add_row(f"paper: {row['name']}", *(f"{each:.1f}" for each in [*figures, np.mean(figures)]))
+        console.print(table)
+        table = new_table(
+            f"less {escape(results[0].model['name'])}, {weights}: points, 95 % interval over pictures",
+            ["model", *map(escape, domains)],
+        )
+        for each in results[1:]:
+            cells = [difference(results[0], each, weights, domain) for domain in domains]
+            if any(cells):
+                table.add_row(escape(each.model["name"]), *cells)
+        if table.row_count:
+            console.print(table)
+
+
+def difference(first: Generalization, second: Generalization, weights: str, target: str) -> str:
+    points = paired(first, second, weights, target)
+    if points is None:
+        return ""
+    value, low, high = bootstrap(points)
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def new_table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < 2 else "right")
+    return table
+
+
+def corrupted(result: Generalization) -> bool:
+    return any(score.metric == "corrupted" for score in result.scores)
+
+
+def short(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.value:.1f}"
+
+
+def short_spread(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    return f"{spread.value:.1f}" + ("" if spread.deviation is None else f" ± {spread.deviation:.1f}")
+
+
+def paper_of(result: Generalization) -> tuple[dict | None, str | None]:
+    """The row of the paper with the attention of a model, else its baseline; None for other domains than its."""
+    if not set(result.domains) <= set(PACS["performer"]):
+        return None, None
+    attention = next((name for name in PACS if result.model["architecture"].endswith(f"_{name}")), None)
+    row = PACS[attention or "performer"]
+    return row, row["name"] + ("" if attention else ", its baseline")
+
+
+def paper_cell(row: dict, target: str | None) -> str:
+    figures = [value for name, value in row.items() if name != "name"]
+    return f"{np.mean(figures) if target is None else row[target]:.1f}"

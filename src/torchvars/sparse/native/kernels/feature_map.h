@@ -1,0 +1,152 @@
+// Atoms made of queries q, and the gradients of q and W:
+//
+//     exp(s q W - s^2 |q|^2 / 2), columns of unit length      softmax(q W), rows that sum to one
+//
+// A column of unit length can only turn: with a the atoms and g their gradient, that of the logarithm is
+// (g - a sum_n g a) a. That of a softmax is the same, with the sum along the row.
+#pragma once
+#include "products.h"
+#include "task.h"
+
+namespace {
+
+template <class T> class FeatureMap {
+  typedef Vector<T> V;
+  static constexpr int64_t lanes = Lanes<T>::count;
+
+  const Features &task;
+  int64_t across, wide;  // vectors of the atoms, and of the channels of a head
+  bool backward;
+  T scale;
+  V *directions, *atoms, *sums;
+  V *turned = nullptr, *of_queries = nullptr, *of_directions = nullptr;  // backward
+
+ public:
+  FeatureMap(const Features &given, Room &room) : task(given) {
+    across = vectors_of<T>(task.atoms), wide = vectors_of<T>(task.channels);
+    backward = task.upstream != nullptr, scale = (T)task.scale;
+    directions = room.take<V>(task.channels * across), atoms = room.take<V>(task.positions * across);
+    sums = room.take<V>(2 * across);
+    if (backward) {
+      turned = room.take<V>(task.atoms * wide), of_queries = room.take<V>(task.positions * wide);
+      of_directions = room.take<V>(task.channels * across);
+    }
+  }
+
+  static int64_t items(const Features &task) { return task.heads * task.chunks; }
+
+  void run(int64_t item) {
+    const int64_t head = item / task.chunks, chunk = item % task.chunks;
+    const int64_t first = task.batch * chunk / task.chunks, end = task.batch * (chunk + 1) / task.chunks;
+    const T *from = (const T *)task.directions + head * task.channels * task.atoms;
+    for (int64_t c = 0; c < task.channels; c++) load_row(from + c * task.atoms, task.atoms, directions + c * across);
+    for (int64_t i = 0; i < task.channels * across; i++) directions[i] *= scale;
+    if (backward) {
+      transpose<T>(directions, task.channels, task.atoms, across, turned);
+      memset(of_directions, 0, sizeof(V) * task.channels * across);
+    }
+    for (int64_t image = first; image < end; image++) backward ? differentiate(image, head) : forward(image, head);
+    if (backward && task.of_directions)
+      for (int64_t c = 0; c < task.channels; c++)
+        store_row((T *)task.of_directions + ((chunk * task.heads + head) * task.channels + c) * task.atoms,
+                  of_directions + c * across, task.atoms);
+  }
+
+ private:
+  int64_t apart() const { return task.heads * task.channels; }
+  const T *queries(int64_t image, int64_t head) const {
+    return (const T *)task.queries + image * task.positions * apart() + head * task.channels;
+  }
+  int64_t start(int64_t image, int64_t head) const {
+    return (image * task.heads + head) * task.positions * task.atoms;
+  }
+
+  void forward(int64_t image, int64_t head) {
+    const T *query = queries(image, head);
+    multiply_all<T, false>({query, apart(), 1}, task.positions, task.channels, directions, atoms, across);
+    task.shares ? share() : make_unit(query);
+    T *to = (T *)task.features + start(image, head);
+    for (int64_t n = 0; n < task.positions; n++) store_row(to + n * task.atoms, atoms + n * across, task.atoms);
+  }
+
+  void share() {
+    for (int64_t n = 0; n < task.positions; n++) {
+      V *row = atoms + n * across;
+      for (int64_t lane = task.atoms; lane < across * lanes; lane++)  // what is no atom gets no share
+        row[across - 1][lane % lanes] = -(T)INFINITY;
+      V top = row[0], sum = {};
+      for (int64_t i = 1; i < across; i++) top = larger<T>(row[i], top);
+      const T most = largest<T>(top);
+      for (int64_t i = 0; i < across; i++) row[i] = exponential<T>(row[i] - most), sum += row[i];
+      const T part = T(1) / total<T>(sum);
+      for (int64_t i = 0; i < across; i++) row[i] *= part;
+    }
+  }
+
+  void make_unit(const T *query) {
+    V *top = sums, *square = sums + across;
+    for (int64_t n = 0; n < task.positions; n++, query += apart()) {
+      V norm = {};
+      for (int64_t c = 0; c < task.channels; c += lanes) {
+        const V x = load<T>(query + c, task.channels - c);
+        norm += x * x;
+      }
+      const T half = scale * scale / 2 * total<T>(norm);
+      V *row = atoms + n * across;
+      for (int64_t i = 0; i < across; i++) {
+        row[i] -= half;
+        top[i] = n ? larger<T>(row[i], top[i]) : row[i];
+      }
+    }
+    memset(square, 0, sizeof(V) * across);
+    for (int64_t n = 0; n < task.positions; n++)  // any shift of a column cancels; with this one nothing overflows
+      for (int64_t i = 0; i < across; i++) {
+        V &x = atoms[n * across + i];
+        x = exponential<T>(x - top[i]), square[i] += x * x;
+      }
+    for (int64_t i = 0; i < across; i++) square[i] = T(1) / roots<T>(square[i]);
+    for (int64_t n = 0; n < task.positions; n++)
+      for (int64_t i = 0; i < across; i++) atoms[n * across + i] *= square[i];
+  }
+
+  // `atoms` become the gradient of the logarithm.
+  void differentiate(int64_t image, int64_t head) {
+    const T *query = queries(image, head);
+    const T *given = (const T *)task.features + start(image, head);
+    const T *upstream = (const T *)task.upstream + start(image, head);
+    for (int64_t n = 0; n < task.positions; n++) load_row(given + n * task.atoms, task.atoms, atoms + n * across);
+    V *along = sums, *gradient = sums + across;
+    memset(along, 0, sizeof(V) * across);
+    if (!task.shares)
+      for (int64_t n = 0; n < task.positions; n++)
+        for (int64_t i = 0; i < across; i++)
+          along[i] += load<T>(upstream + n * task.atoms + i * lanes, task.atoms - i * lanes) * atoms[n * across + i];
+    for (int64_t n = 0; n < task.positions; n++) {
+      V *row = atoms + n * across;
+      load_row(upstream + n * task.atoms, task.atoms, gradient);
+      V sum = {};
+      if (task.shares) {
+        for (int64_t i = 0; i < across; i++) sum += gradient[i] * row[i];
+        const T share = total<T>(sum);
+        for (int64_t i = 0; i < across; i++) row[i] *= gradient[i] - share;
+      } else {
+        for (int64_t i = 0; i < across; i++) row[i] = (gradient[i] - row[i] * along[i]) * row[i], sum += row[i];
+        const T square = scale * scale * total<T>(sum);
+        for (int64_t i = 0; i < wide; i++)
+          of_queries[n * wide + i] =
+              load<T>(query + n * apart() + i * lanes, task.channels - i * lanes) * -square;
+      }
+    }
+    const Numbers<T> rows = {(const T *)atoms, across * lanes, 1};
+    if (task.shares)
+      multiply_all<T, false>(rows, task.positions, task.atoms, turned, of_queries, wide);
+    else
+      multiply_all<T, true>(rows, task.positions, task.atoms, turned, of_queries, wide);
+    T *to = (T *)task.of_queries + (query - (const T *)task.queries);
+    for (int64_t n = 0; n < task.positions; n++) store_row(to + n * apart(), of_queries + n * wide, task.channels);
+    if (task.of_directions)
+      multiply_long<T, true>({query, 1, apart()}, task.channels, task.positions, atoms, of_directions, across);
+  }
+};
+
+}  // namespace

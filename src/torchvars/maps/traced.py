@@ -154,11 +154,10 @@ def handed_back(mixing: SparseMixing, codes: list[Tensor], seed: Tensor) -> Tens
     solver, problem = mixing.solver, mixing.problem(mixing.values)
     operator = problem.operator
     lengths = [size for (size, _), _ in zip(solver.step.sizes(operator), codes[1:], strict=False)]
-    shrunk = isinstance(solver, LearnedISTA) or problem.strength > 0
     # All runs together, the longest first: one that ends after k steps joins when those after it are undone.
     slope, total = seed.unsqueeze(0), torch.zeros_like(seed).unsqueeze(0)
     for code, length in zip(codes[:0:-1], lengths[::-1], strict=True):
-        if shrunk:
+        if problem.strength > 0:  # else nothing is shrunk
             slope = slope * (code != 0).to(slope.dtype)
         moved = length * slope
         slope = torch.cat([slope - operator.gram(moved), seed.unsqueeze(0)])

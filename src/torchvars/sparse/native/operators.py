@@ -1,5 +1,7 @@
 """The kernels as operators of PyTorch, `torch.ops.torchvars`, which torch.compile and autograd know."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -317,7 +319,8 @@ def _with_queries(queries: Tensor, directions: Tensor, scale: float, shares: boo
     )  # fmt: skip
 
 
-def _contiguous(*tensors: Tensor | None) -> list[Tensor | None]:
+def _contiguous(*tensors: Tensor | None) -> list[Any]:
+    """Each contiguous; None where it is None."""
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 

@@ -1,5 +1,7 @@
 """The kernels as operators of PyTorch, `torch.ops.torchvars`, which torch.compile and autograd know."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -467,7 +469,8 @@ def _check(fits: bool, *given: Tensor | None) -> None:
         raise ValueError(f"these do not belong to one problem, or are neither float32 nor float64: {shapes}")
 
 
-def _contiguous(*tensors: Tensor | None) -> list[Tensor | None]:
+def _contiguous(*tensors: Tensor | None) -> list[Any]:
+    """Each contiguous; None where it is None."""
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 

@@ -1,7 +1,7 @@
 """VARS layers for an exported graph: of pictures of one size, and with filters that no longer change."""
 
 from functools import partial
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from .base import Attention
 from .dictionaries import Static, StaticDynamic
 from .reconstruction import Reconstruction
 from .tokens import Grid, fit, merge_heads, precise, split_heads
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class Folded(Attention):
@@ -91,7 +93,7 @@ class _L1(L1):
 
 
 @torch.no_grad()
-def fold(model: nn.Module, *inputs: Tensor) -> nn.Module:
+def fold(model: Model, *inputs: Tensor) -> Model:
     """Replaces every layer of a model that can be `Folded`, in place, for inputs of the shape of these but any batch.
 
     Layers of other kinds, such as the released ones, stay as they are.

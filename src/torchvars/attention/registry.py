@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Callable
 
 import torch
-from torch import nn
 
 from ..sparse import ISTA, RowSum, Solver
+from .base import Attention
 from .baselines import GlobalFilter, Hedgehog, Performer, Softmax
 from .dictionaries import Dynamic, Prototypes, Static, StaticDynamic
 from .reconstruction import Reconstruction
@@ -110,7 +110,7 @@ def vars_p(
     return Reconstruction(dim, heads, dictionary, solver, strength, bias=bias, reader=reader)
 
 
-ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
+ATTENTIONS: dict[str, Callable[..., Attention]] = {
     "softmax": softmax,
     "performer": performer,
     "hedgehog": hedgehog,
@@ -125,7 +125,7 @@ ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def create(name: str, dim: int, *, heads: int, grid: Grid | None = None, **options) -> nn.Module:
+def create(name: str, dim: int, *, heads: int, grid: Grid | None = None, **options) -> Attention:
     """An attention by name: module(tokens, grid) -> tokens.
 
     Args:

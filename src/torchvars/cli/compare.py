@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     results = [read_results(word) for word in arguments.results]
     print_table(results, arguments.baseline - 1)
     if len(results) == 2:
-        print_differences(*results)
+        print_differences(results[0], results[1])
     if arguments.figures is not None:
         from ..figures.robustness import draw_attacks, draw_corruptions
 

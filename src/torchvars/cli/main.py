@@ -1,10 +1,12 @@
 """Finds the command and runs it. Nothing heavy is imported before a command needs it."""
 
 import argparse
+import io
 import os
 import signal
 import sys
 from importlib import import_module
+from typing import Any, cast
 
 from .. import __version__
 from .extras import missing_extra
@@ -33,7 +35,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs a command; ends quietly if what reads its output has gone, as `torchvars list | head -1` does."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # names of files may have bytes that are no characters
+            # names of files may have bytes that are no characters
+            cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")
     limit_spinning()
     try:
         try:
@@ -48,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
 class PrintCompletion(argparse.Action):
     """Prints a script that completes commands and options in a shell."""
 
-    def __call__(self, parser, namespace, values, option_string=None):
+    def __call__(self, parser, namespace, values: Any, option_string=None):
         try:
             import shtab
         except ModuleNotFoundError as error:

@@ -4,6 +4,7 @@ import argparse
 import os
 from os.path import expanduser
 from pathlib import Path
+from typing import Any
 
 MODEL_WORDS = (
     "model: a name whose weights ship (torchvars list weights), a folder of weights or of a run, a checkpoint of the "
@@ -63,5 +64,5 @@ def check_folder(path: Path) -> None:
 class Names(argparse.Action):
     """Stores a list, each name once, of an option with nargs="+": its parts may stand between commas or spaces."""
 
-    def __call__(self, parser, namespace, values, option_string=None) -> None:
+    def __call__(self, parser, namespace, values: Any, option_string=None) -> None:
         setattr(namespace, self.dest, list(dict.fromkeys(name for text in values for name in names_of(text))))

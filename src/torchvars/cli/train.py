@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
         workers = min(settings["workers"], most_workers())  # this machine may be smaller than the one it was begun on
         go(recipe, Settings(**{**settings, "output": folder, "workers": workers}), resume=True)
         return
+    assert arguments.recipe is not None  # or it was refused above
     if arguments.recipe.partition("_")[0] not in DATA and (later := [each for each in more if is_recipe(each)]):
         raise ValueError(f"the recipe comes first: torchvars train {later[0]} ..., got {arguments.recipe} before it")
     named = find_recipe(arguments.recipe)

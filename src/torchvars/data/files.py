@@ -22,14 +22,15 @@ class Files:
         self.path = Path(os.path.expanduser(path))
         if not self.path.exists():
             raise FileNotFoundError(f"no data set at {self.path}: there is no such file or folder")
-        self._places: dict[str, list[int] | None] = {}  # where the bytes of a file in a tar begin, and their number
+        # Where the bytes of a file in a tar begin, and their number
+        self._places: dict[str, tuple[int, int] | None] = {}
         if self.path.is_dir():
             for folder, _, names in os.walk(self.path, followlinks=True):
                 below = Path(folder).relative_to(self.path)
                 self._places |= {(below / name).as_posix(): None for name in names}
         else:
             members = tar_members(self.path)
-            self._places = {PurePosixPath(name.lstrip("/")).as_posix(): place for name, *place in members}
+            self._places = {PurePosixPath(name.lstrip("/")).as_posix(): (begin, size) for name, begin, size in members}
         self._places = {name: place for name, place in sorted(self._places.items()) if not is_hidden(name)}
         self._root = "" if marker is None else self._around(marker)
 

@@ -53,4 +53,4 @@ def find_fixations(samples: np.ndarray, rate: float) -> np.ndarray:
 def _runs(flags: np.ndarray) -> list[tuple[int, int]]:
     """Where true entries begin and end, one after the other."""
     edges = np.diff(flags.astype(int), prepend=0, append=0)
-    return list(zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True))
+    return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))

@@ -177,10 +177,10 @@ def index_shard(path: Path) -> Index:
             if kind in parts:
                 raise ValueError(f"{path} has {member[0]} twice: a key is to be that of one sample; write it anew")
             parts[kind] = member
-    pictures = [next((parts[kind] for kind in PICTURES if kind in parts), None) for parts in samples.values()]
+    found = [next((parts[kind] for kind in PICTURES if kind in parts), None) for parts in samples.values()]
     for what, lacking in (
         (".cls with its label", [key for key, parts in samples.items() if "cls" not in parts]),
-        ("picture", [key for key, picture in zip(samples, pictures, strict=True) if picture is None]),
+        ("picture", [key for key, picture in zip(samples, found, strict=True) if picture is None]),
     ):
         if lacking:
             raise ValueError(
@@ -188,6 +188,7 @@ def index_shard(path: Path) -> Index:
                 f"expected <key>.cls and <key>.jpg, or another of {', '.join(PICTURES)}"
             )
     labels = _read_labels(path, [parts["cls"] for parts in samples.values()])
+    pictures = [picture for picture in found if picture is not None]
     places = np.array([picture[1:] for picture in pictures], dtype=np.int64).reshape(-1, 2)
     return Index([picture[0] for picture in pictures], places, labels)
 

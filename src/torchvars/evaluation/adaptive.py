@@ -32,9 +32,11 @@ class AdaptiveStrength(Around):
         most: largest factor up and down.
     """
 
+    probe: Solver
+
     def __init__(self, solver: Solver, usual: float, power: float = 1.0, most: float = 4.0):
         super().__init__(solver)
-        self.__dict__["probe"] = copy.copy(solver)  # no module of its own: it shares what the solver has learned
+        vars(self)["probe"] = copy.copy(solver)  # no module of its own: it shares what the solver has learned
         self.usual, self.power, self.most = usual, power, most
 
     @property

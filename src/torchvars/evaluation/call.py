@@ -56,7 +56,9 @@ def evaluate(
     """
     subject = as_subject(model, name, size)
     names = benchmarks.split(",") if isinstance(benchmarks, str) else benchmarks
-    places = {name: str(path) for name, path in data.items()} if isinstance(data, Mapping) else str(data)
+    places: str | Mapping[str | None, str] = str(data)
+    if isinstance(data, Mapping):
+        places = {name: str(path) for name, path in data.items()}
     chosen = build([each.strip() for each in names if each.strip()], places, subject, **options)
     how = {"partial_ok": partial, "batch": batch, "workers": workers, "device": device}
     with tempfile.TemporaryDirectory() as aside, nullcontext() if quiet else watching() as watch:

@@ -116,7 +116,8 @@ def same_label_space(first: Results, second: Results, benchmark: str) -> bool:
     if one.names is not None and other.names is not None:
         return one.names == other.names
     # A file that does not name them tells whether they were more than those of the pictures, and how many at least.
-    more = [each.label_space(benchmark).classes > each.asked[benchmark]["task"]["classes"] for each in (first, second)]
+    both = (first, one), (second, other)
+    more = [space.classes > each.asked[benchmark]["task"]["classes"] for each, space in both]
     within = one.names is None or other.classes <= one.classes
     within &= other.names is None or one.classes <= other.classes
     return within and more[0] == more[1]
@@ -131,9 +132,12 @@ def differences(first: Results, second: Results) -> list[Difference]:
             continue
         for condition, outcome in outcomes.items():
             for metric in first.metrics(benchmark).values():
-                columns = [each.columns.get(metric.column) for each in (outcome, others.get(condition, NOTHING))]
-                if all(column is not None for column in columns):
-                    found.append(Difference(benchmark, condition, metric.name, *gained(metric, *columns)))
+                if metric.column is None:
+                    continue
+                mine = outcome.columns.get(metric.column)
+                theirs = others.get(condition, NOTHING).columns.get(metric.column)
+                if mine is not None and theirs is not None:
+                    found.append(Difference(benchmark, condition, metric.name, *gained(metric, mine, theirs)))
         for mean, members in first.means(benchmark).items():
             if members == second.means(benchmark).get(mean) and all(
                 each in outcomes and each in others for each in members
@@ -154,10 +158,10 @@ def mean_differences(
         names.setdefault(each.name, []).append(each)
     found = []
     for metric in first.metrics(benchmark).values():
-        both = [result.outcomes[benchmark] for result in (first, second)]
-        if all(metric.column in outcomes[each].columns for outcomes in both for each in members):
+        both, column = [result.outcomes[benchmark] for result in (first, second)], metric.column
+        if column is not None and all(column in outcomes[each].columns for outcomes in both for each in members):
             lacking, others = (
-                np.stack([shortfall([outcomes[each] for each in same], metric.column) for same in names.values()], 1)
+                np.stack([shortfall([outcomes[each] for each in same], column) for same in names.values()], 1)
                 for outcomes in both
             )
             points = metric.scale * (lacking - others).mean(1)
@@ -176,7 +180,8 @@ def gained(metric: Metric, first: np.ndarray, second: np.ndarray) -> tuple[float
     both = ~np.isnan(first.astype(float)) & ~np.isnan(second.astype(float))
     first, second = first[both], second[both]
     points = bootstrap(metric.scale * (second.astype(float) - first))
-    test = TESTS.get(metric.test)  # of a task that is not of this package there may be none here
+    # Of a task that is not of this package there may be none here
+    test = None if metric.test is None else TESTS.get(metric.test)
     return (*points, None if test is None else test(first, second))
 
 
@@ -341,7 +346,9 @@ def show(row: Row | Measured | None, digits: int = 1) -> str:
     """A number and its interval, where it has one."""
     if row is None:
         return ""
-    return f"{row.value:.{digits}f}" if row.low is None else with_interval(row.value, row.low, row.high, digits)
+    if row.low is None or row.high is None:
+        return f"{row.value:.{digits}f}"
+    return with_interval(row.value, row.low, row.high, digits)
 
 
 def with_interval(value: float, low: float, high: float, digits: int = 1) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .attacks.norms import NORMS
 
@@ -61,7 +62,7 @@ CLEAN = Condition("clean", "clean")
 ALL_CORRUPTIONS = Condition("corruption", "all")
 
 
-def ball(parameters: Mapping[str, Value]) -> str:
+def ball(parameters: Mapping[str, Any]) -> str:
     """The ball of an attack, and how hard it tries: "linf 1/255, 5 steps", "l2 0.5, 200 queries"."""
     norm = NORMS[parameters["norm"]]
     effort = "".join(f", {parameters[word]} {word}" for word in ("steps", "queries") if word in parameters)

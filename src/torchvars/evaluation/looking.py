@@ -98,7 +98,9 @@ def random_weights(subject: Subject, seed: int = 0) -> nn.Module:
     trained = dict(model.named_modules())
     for name, layer in fresh.named_modules():
         if isinstance(layer, Reconstruction):
-            layer.solver, layer.strength = deepcopy(trained[name].solver), trained[name].strength
+            own = trained[name]
+            assert isinstance(own, Reconstruction)
+            layer.solver, layer.strength = deepcopy(own.solver), own.strength
     like = next(model.parameters())
     classifier = subject.classifier
     fresh = Classifier(fresh, classifier.mean.flatten().tolist(), classifier.std.flatten().tolist())

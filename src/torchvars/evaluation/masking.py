@@ -84,7 +84,7 @@ def masking_signs(
 
     for ball in sorted({(attack.norm, attack.radius) for attack in climbs}):
         here = [attack for attack in accuracies if (attack.norm, attack.radius) == ball]
-        best = min((attack for attack in here if isinstance(attack, PGD)), key=accuracies.get)
+        best = min((attack for attack in here if isinstance(attack, PGD)), key=accuracies.__getitem__)
         # AutoAttack goes with and without gradients, and is expected to be the strongest: it is no sign
         for other in (attack for attack in here if not isinstance(attack, PGD | AutoAttack)):
             if above(accuracies[best], accuracies[other]):

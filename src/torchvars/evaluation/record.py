@@ -89,7 +89,8 @@ class Record:
                 name: Trial(**{**trial, "rows": [Measured(*row) for row in trial["rows"]]})
                 for name, trial in content["trials"].items()
             }
-            record = cls(*(content[name] for name in ("weights", "settings", "results", "recipe", "trained")), trials)
+            facts = {name: content[name] for name in ("weights", "settings", "results", "recipe", "trained")}
+            record = cls(**facts, trials=trials)
             seal = content["seal"]
         except FileNotFoundError as error:
             raise ValueError(f"{folder} has no {FILE}: nothing was recorded of these weights") from error
@@ -217,7 +218,7 @@ class Check(NamedTuple):
     def met(self) -> bool:
         """Whether it is within the claim's interval; a number without one is shown, not judged."""
         low, high = self.claimed.low, self.claimed.high
-        return not self.judged or low - self.slack <= self.found <= high + self.slack
+        return low is None or high is None or low - self.slack <= self.found <= high + self.slack
 
 
 def check(record: Record, results: Results, benchmarks: Iterable[str]) -> list[Check]:
@@ -238,8 +239,9 @@ def check(record: Record, results: Results, benchmarks: Iterable[str]) -> list[C
     return checks
 
 
-def _rounded(row: Row) -> list[float | None]:
-    return [None if each is None else round(each, 6) for each in (row.value, row.low, row.high)]
+def _rounded(row: Row) -> tuple[float, float | None, float | None]:
+    low, high = (None if each is None else round(each, 6) for each in (row.low, row.high))
+    return round(row.value, 6), low, high
 
 
 def _plain(record: Record) -> dict:

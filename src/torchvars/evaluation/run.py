@@ -187,11 +187,12 @@ class Tally:
         share = (self.done + self.work[place] * min(done / total, 1)) / sum(self.work.values())
         if done >= total:
             self.done += self.work[place]
-        found = [each for each in benchmark.task.metrics if each.column is not None]
-        known = [each for each in found if not columns[each.column].double().isnan().all()]
-        first = (known or found)[0]
-        value = first.scale * float(columns[first.column].double().nanmean())
+        found = [(each, each.column) for each in benchmark.task.metrics if each.column is not None]
+        known = [(each, column) for each, column in found if not columns[column].double().isnan().all()]
+        first, column = (known or found)[0]
+        value = first.scale * float(columns[column].double().nanmean())
         where = benchmark.name, showing.condition.key, self.numbers[place], len(self.numbers)
+        assert self.watch is not None  # or nobody reports
         self.watch(Progress(*where, done, total, value, first.unit, share))
 
 
@@ -225,6 +226,7 @@ def rows_of(model: str, benchmark: Benchmark, judge: Any, results: Results) -> l
     ]
     first, subsets = task.metrics[0], task.subsets(benchmark.source)
     for group, conditions in benchmark.parts().items() if subsets else ():
+        assert first.column is not None  # it is a mean over pictures
         means = np.stack([outcomes[each].columns[first.column] for each in conditions], 1).mean(1)
         for name, inside in subsets.items():
             if len(mine := means[inside & ~np.isnan(means)]):

@@ -22,7 +22,7 @@ class Subject:
     """A classifier and what has to be known of it."""
 
     name: str
-    classifier: nn.Module  # pixels in [0, 1] -> logits
+    classifier: Classifier  # pixels in [0, 1] -> logits
     size: int  # side of the pictures it takes
     classes: tuple[str, ...] | None  # what its logits stand for; None if that is not known
     sha256: str  # of its weights
@@ -89,7 +89,7 @@ def subject_of(name: str, classifier: Classifier, size: int | None = None) -> Su
 
 
 @torch.no_grad()
-def check_size(name: str, classifier: nn.Module, size: int) -> None:
+def check_size(name: str, classifier: Classifier, size: int) -> None:
     """A ValueError unless a model takes pictures of that size."""
     if size < 1:
         raise ValueError(f"the side of the pictures (--img-size) must be at least 1, got {size}")

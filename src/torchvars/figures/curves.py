@@ -74,7 +74,7 @@ def draw_stability(results: Sequence[Results], path: Path) -> bool:
         if not corrupted:
             continue
         label = _label(result)
-        severities = sorted({each.severity for each in corrupted})
+        severities = sorted({each.severity for each in corrupted if each.severity is not None})
         names = [name for name in CORRUPTIONS if any(each.name == name for each in corrupted)]
         same = [[each for each in corrupted if each.severity == severity] for severity in severities]
         by_severity.append((label, [(x, *_mean(outcomes, each)) for x, each in zip(severities, same, strict=True)]))
@@ -133,16 +133,18 @@ def _draw(
         return False
     names = list(dict.fromkeys(name for *_, lines in panels for name, _ in lines))
     styles = dict(zip(names, zip(cycle(COLOURS), cycle(MARKERS), strict=False), strict=False))
-    figure = Figure(figsize=(4.4 * len(panels), 3.4 + 0.16 * len(names)), layout="constrained")
+    columns = 2 if len(panels) > 1 and len(names) > 2 else 1
+    figure = Figure(figsize=(4.4 * len(panels), 3.2 + 0.18 * -(-len(names) // columns)), layout="constrained")
     every = figure.subplots(1, len(panels), squeeze=False)[0]
     for number, (axis, (across, up, lines)) in enumerate(zip(every, panels, strict=True)):
         for name, points in lines:
             colour, marker = styles[name]
             x, values, low, high = np.array(points, float).T
-            if ticks is not None and ticks[number] is not None:  # no numbers, so that nothing is between two of them
+            names_here = None if ticks is None else ticks[number]
+            if names_here is not None:  # no numbers, so that nothing is between two of them
                 error = [values - low, high - values]
                 axis.errorbar(x, values, error, color=colour, fmt=marker, markersize=4, linewidth=0.8, label=name)
-                axis.set_xticks(range(len(ticks[number])), ticks[number], rotation=45, ha="right", fontsize=7)
+                axis.set_xticks(range(len(names_here)), names_here, rotation=45, ha="right", fontsize=7)
                 continue
             axis.plot(x, values, color=colour, marker=marker, markersize=4, label=name)
             axis.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
@@ -155,9 +157,8 @@ def _draw(
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
     handles = {text: handle for axis in every for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        handles.values(), handles, loc="outside lower center", fontsize=8, frameon=False, ncols=1 + (len(names) > 6)
-    )
+    where = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles.values(), handles, fontsize=8, frameon=False, **where)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

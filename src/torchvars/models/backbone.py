@@ -4,12 +4,12 @@ import copy
 from collections.abc import Sequence
 
 import torch
-from timm.layers import DropPath, to_2tuple
+from timm.layers import DropPath
 from torch import Tensor, fx, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..attention import Attention, create
-from ..attention.tokens import resample
+from ..attention.tokens import as_grid, resample
 
 
 class ConvStem(nn.Module):
@@ -55,13 +55,18 @@ def add_positions(tokens: Tensor, embedding: Tensor, grid: tuple[int, int]) -> T
 
     A symbolic tracer knows no shapes: a module that calls it has it wrapped by `fx.wrap`, as one node of the graph.
     """
-    here = tuple(tokens.shape[1:3])
+    here = as_grid(tokens.shape[1:3])
     return tokens + resample(embedding, grid, here).unflatten(1, here)
+
+
+def sides(size: int | Sequence[int]) -> tuple[int, int]:
+    """Height and width, of one number for both or of two."""
+    return as_grid(size) if isinstance(size, Sequence) else (size, size)
 
 
 def grid_of(img_size: int | Sequence[int], stride: int) -> tuple[int, int]:
     """The grid of tokens of a picture of that size, of that many pixels from token to token."""
-    height, width = to_2tuple(img_size)
+    height, width = sides(img_size)
     if height % stride or width % stride:
         raise ValueError(f"img_size {height} x {width} is not a multiple of {stride}, the pixels from token to token")
     return height // stride, width // stride

@@ -6,6 +6,7 @@ layer is one node that calls it.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -60,10 +61,7 @@ def by_calls(model: nn.Module, *inputs: Tensor) -> dict[str, tuple[Body, tuple]]
         return {}
     parts = {name: part for name, part in model.named_modules() if type(part) is Reconstruct}
     given: dict[str, tuple[Tensor, ...]] = {}
-    hooks = [
-        part.register_forward_pre_hook(lambda _, args, name=name: given.update({name: args}))
-        for name, part in parts.items()
-    ]
+    hooks = [part.register_forward_pre_hook(partial(_note_inputs, given, name)) for name, part in parts.items()]
     try:
         model(*inputs)
     finally:
@@ -78,6 +76,10 @@ def by_calls(model: nn.Module, *inputs: Tensor) -> dict[str, tuple[Body, tuple]]
         parent, _, last = path.rpartition(".")
         setattr(model.get_submodule(parent), last, Call(part, name))
     return bodies
+
+
+def _note_inputs(given: dict[str, tuple[Tensor, ...]], name: str, part: nn.Module, inputs: tuple) -> None:
+    given[name] = inputs
 
 
 def add_functions(model, bodies: dict[str, tuple[Body, tuple]], translate: Callable) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
+from ..attention.base import is_symbolic
 from .origin import count_classes, image_size
 from .pixels import can_read, centre_pixels, check_range, to_rgb
 
@@ -34,6 +35,8 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
         classes: what the logits stand for, where that is known: names of folders, such as n01440764.
     """
 
+    mean: Tensor
+    std: Tensor
     checks_left = 8  # calls of which the range of the pixels is checked still; each waits for the device
 
     def __init__(
@@ -73,7 +76,7 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels (batch, channels, height, width) in [0, 1] -> logits (batch, classes)."""
-        if not isinstance(pixels, fx.Proxy) and not pixels.is_floating_point():
+        if not is_symbolic(pixels) and not pixels.is_floating_point():
             raise ValueError(f"pixels must be floating and in [0, 1], got {pixels.dtype}: divide by 255")
         if can_read(pixels) and self.checks_left > 0:
             self.checks_left -= 1
@@ -133,7 +136,7 @@ def own_size(model: nn.Module) -> int:
 def run_model(model: nn.Module, images: Tensor) -> Tensor:
     """The logits of a model, which may return them in an object, as models of transformers do."""
     output = model(images)
-    if isinstance(output, Tensor | fx.Proxy):
+    if isinstance(output, Tensor) or is_symbolic(output):
         return output
     if not hasattr(output, "logits"):
         raise ValueError(

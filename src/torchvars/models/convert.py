@@ -19,6 +19,7 @@ import copy
 import warnings
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,13 @@ from .selfattention import SUPPORTED, Placed, Projection, Source, class_path, is
 
 # The released forms and global_filter are not here: they were not made of a self-attention's projections.
 TARGETS = ("vars_p", "vars_d", "vars_s", "vars_sd", "performer", "hedgehog", "softmax")
+
+
+class Converted(nn.Module):
+    """A layer that `convert` put into a model, as a type checker sees it; it may be of any class."""
+
+    replaced: tuple[nn.Module, ...]  # the original, in a tuple so that it is not registered as a submodule; or empty
+    conversion: dict[str, Any]  # the arguments of `convert`
 
 
 def convert(
@@ -64,13 +72,14 @@ def convert(
     if not found:
         raise ValueError(_nothing_found(model))
     # All are built before any is placed: an error leaves the model as it was.
-    replacements = {}
+    replacements: dict[str, Converted] = {}
     conversion = {"attention": attention, "options": options, "interpolate": interpolate}
     for name in _chosen(list(found), layers):
         replacement = _replacement(read(model, name), attention, options)
         if interpolate:
             replacement = Interpolated(found[name], replacement)
-        replacement.replaced = (found[name],)  # in a tuple, so that it is not registered as a submodule
+        replacement = cast(Converted, replacement)
+        replacement.replaced = (found[name],)
         replacement.conversion = copy.deepcopy(conversion)
         replacements[name] = replacement.train(found[name].training)
     if len(replacements) == len(found) and all(
@@ -116,7 +125,9 @@ def conversion_of(model: nn.Module) -> dict | None:
 
     Solvers are left out: the layers have them, and they may have been changed since.
     """
-    converted = {name: module for name, module in model.named_modules() if hasattr(module, "conversion")}
+    converted = {
+        name: cast(Converted, module) for name, module in model.named_modules() if hasattr(module, "conversion")
+    }
     if not converted:
         return None
     conversion = next(iter(converted.values())).conversion
@@ -126,14 +137,13 @@ def conversion_of(model: nn.Module) -> dict | None:
 
 def forget_originals(model: nn.Module) -> None:
     """Lets go of the originals of a model whose weights come from a file, which holds none of theirs."""
-    for module in model.modules():
-        if hasattr(module, "replaced"):
-            module.replaced = ()
+    for module in converted_layers(model).values():
+        module.replaced = ()
 
 
-def converted_layers(model: nn.Module) -> dict[str, nn.Module]:
+def converted_layers(model: nn.Module) -> dict[str, Converted]:
     """The layers that `convert` put into a model, by their names, in order."""
-    return {name: module for name, module in model.named_modules() if hasattr(module, "replaced")}
+    return {name: cast(Converted, module) for name, module in model.named_modules() if hasattr(module, "replaced")}
 
 
 @contextmanager
@@ -199,11 +209,12 @@ def carry(source: Source, layer: Attention) -> None:
     if isinstance(layer, Softmax):
         _write(layer.qkv, source.query, source.key, source.value)
     else:
+        assert isinstance(layer, Reconstruction)
         _write(layer.value, source.value)
         for part in layer.modules():
             if isinstance(part, Dynamic):
                 _write(part.query, source.query)
-        if isinstance(layer, Reconstruction) and isinstance(layer.reader, Prototypes):
+        if isinstance(layer.dictionary, Prototypes) and isinstance(layer.reader, Prototypes):
             _write(layer.dictionary.project, source.key)
             _write(layer.reader.project, source.query)
     _write(layer.proj, source.proj)
@@ -212,7 +223,9 @@ def carry(source: Source, layer: Attention) -> None:
 def _write(linear: nn.Linear, *parts: Projection) -> None:
     """Several projections become one below the other."""
     linear.weight = _joined([part.weight for part in parts])
-    linear.bias = None if parts[0].bias is None else _joined([part.bias for part in parts])
+    biases = [part.bias for part in parts if part.bias is not None]
+    assert len(biases) in (0, len(parts))
+    linear.register_parameter("bias", _joined(biases) if biases else None)
 
 
 def _joined(tensors: list[Tensor]) -> nn.Parameter:
@@ -226,15 +239,17 @@ def _replacement(source: Source, attention: str, options: dict) -> nn.Module:
     layer = create(attention, dim, heads=source.heads, bias=bias, **options)
     carry(source, layer)
     layer.to(source.proj.weight)
-    has_filters, prefix = _has_filters(layer), source.place.prefix
-    if has_filters and prefix is None:
+    grid, prefix = options["grid"] and tuple(options["grid"]), source.place.prefix
+    if not _has_filters(layer):
+        layer.place = Place(grid, prefix)
+        return source.wrap(layer, 0)
+    if prefix is None:
         raise ValueError(
             f"{attention} has to know which tokens lie on the grid, and the model does not say how many others come "
             "before them (num_prefix_tokens): take one without filters, such as vars_d"
         )
-    grid = options["grid"] and tuple(options["grid"])
-    layer.place = Place(grid, 0 if has_filters else prefix)
-    return source.wrap(layer, prefix if has_filters else 0)
+    layer.place = Place(grid, 0)
+    return source.wrap(layer, prefix)
 
 
 def _takes_any_shape(model: nn.Module) -> bool:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import timm
 import torch
 import torch.nn.functional as F
-from timm.layers import to_2tuple
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..attention.modes import evaluating
 from ..sparse import fourier, plain
 from ..sparse.fourier import Spectrum
+from .backbone import sides
 from .origin import image_size
 
 # The rows of the paper's main table, by their names here or in timm: its name, parameters in millions, and GFLOPs
@@ -75,7 +75,9 @@ def cost_of(name: str) -> Cost:
         model = timm.create_model(name)
     parameters = _trained(model)
     kinds: dict[tuple, list[nn.Module]] = {}
-    for block in model.blocks:
+    blocks = model.blocks
+    assert isinstance(blocks, nn.Sequential)
+    for block in blocks:
         kinds.setdefault(_kind(block), []).append(block)
     model.blocks = nn.Sequential(*(alike[0] for alike in kinds.values()))
     counter = _operations(model, None)
@@ -117,7 +119,7 @@ def _blank_picture(model: nn.Module, img_size: int | Sequence[int] | None) -> Te
         img_size = image_size(model)
         if img_size is None:
             raise ValueError(f"{type(model).__name__} does not say what pictures it takes: pass img_size in pixels")
-    height, width = to_2tuple(img_size)
+    height, width = sides(img_size)
     like = next(model.parameters(), torch.empty(0))
     return like.new_zeros(1, getattr(model, "in_chans", 3), height, width)
 
@@ -180,7 +182,7 @@ def _fft_operations(shape: Sequence[int], dims: Sequence[int]) -> float:
 
 # Operations by the shapes of what goes in and what comes out, as the counter asks for them.
 _FOURIER = {
-    torch.ops.aten._fft_r2c: lambda image, dims, *_, out_shape=None: _fft_operations(image, dims) / 2,
-    torch.ops.aten._fft_c2r: lambda spectrum, dims, *_, out_shape=None: _fft_operations(out_shape, dims) / 2,
-    torch.ops.aten._fft_c2c: lambda image, dims, *_, out_shape=None: _fft_operations(image, dims),
+    torch.ops.aten._fft_r2c: lambda image, dims, *_, out_shape: _fft_operations(image, dims) / 2,
+    torch.ops.aten._fft_c2r: lambda spectrum, dims, *_, out_shape: _fft_operations(out_shape, dims) / 2,
+    torch.ops.aten._fft_c2c: lambda image, dims, *_, out_shape: _fft_operations(image, dims),
 }

@@ -6,11 +6,12 @@ on their grid, (batch, H, W, dim), so that every attention knows it.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any, Literal, cast
 
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, fx, nn
 
-from .backbone import ConvStem, add_positions, attention_names, build_attention, grid_of, undecayed
+from .backbone import ConvStem, add_positions, attention_names, build_attention, grid_of, sides, undecayed
 
 fx.wrap("add_positions")
 
@@ -30,7 +31,7 @@ class DeiT(VisionTransformer):
         img_size: int | Sequence[int] = 224,
         patch_size: int = 16,
         num_classes: int = 1000,
-        global_pool: str = "avg",
+        global_pool: Literal["", "avg", "avgmax", "max", "token", "map"] = "avg",
         *,
         embed_dim: int = 192,
         depth: int = 12,
@@ -45,7 +46,7 @@ class DeiT(VisionTransformer):
         grid = grid_of(img_size, patch_size)
         block = partial(_block, names=attention_names(attention, depth), grid=grid, attention_options=attention_options)
         super().__init__(
-            img_size=img_size,
+            img_size=sides(img_size),
             patch_size=patch_size,
             num_classes=num_classes,
             global_pool=global_pool,
@@ -55,11 +56,13 @@ class DeiT(VisionTransformer):
             class_token=False,
             dynamic_img_size=True,
             embed_layer=_Stem,
-            block_fn=block,
+            block_fn=block,  # pyright: ignore[reportArgumentType]  # timm calls it, and takes any function
             **options,
         )
 
     def _pos_embed(self, x: Tensor) -> Tensor:
+        if self.pos_embed is None:  # pos_embed="none"
+            return self.pos_drop(x)
         return self.pos_drop(add_positions(x, self.pos_embed, self.patch_embed.grid_size))
 
     def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
@@ -68,7 +71,7 @@ class DeiT(VisionTransformer):
 
     def forward_intermediates(self, x: Tensor, indices=None, *, output_fmt: str = "NCHW", **options):
         """As timm's: see VisionTransformer."""
-        found = super().forward_intermediates(x, indices, output_fmt=output_fmt, **options)
+        found = cast(Any, super().forward_intermediates(x, indices, output_fmt=output_fmt, **options))
         if options.get("output_dict"):
             names = ("image_intermediates", "image_features")
             return {name: _flat(found[name], output_fmt) for name in names if name in found}

@@ -10,7 +10,7 @@ from .. import __version__
 from ..sparse import native
 
 
-def environment() -> dict[str, str | int]:
+def environment() -> dict[str, str | int | None]:
     """Versions and the machine, for files that hold results."""
     return {
         "torchvars": __version__,

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
-from timm.layers import to_2tuple
 from torch import Tensor, nn
 
 from .. import __version__
 from ..attention.folded import fold
+from .backbone import sides
 from .calls import add_functions, by_calls
 from .classifier import Classifier
 from .origin import image_size, origin_of
@@ -36,7 +37,7 @@ def export(
     format: str,
     img_size: int | Sequence[int] | None = None,
     *,
-    extend: Callable[[Classifier, Tensor], nn.Module] | None = None,
+    extend: Callable[[Classifier, Tensor], Any] | None = None,
     half: bool = False,
     say: Callable[[str], object] = lambda step: None,
 ) -> float:
@@ -63,7 +64,7 @@ def export(
         raise ValueError(
             f"{type(classifier.model).__name__} does not say what pictures it takes: pass img_size in pixels"
         )
-    size = to_2tuple(img_size)
+    size = sides(img_size)
     if open_ended := [name for name, module in classifier.model.named_modules() if _has_tolerance(module)]:
         raise ValueError(
             f"{len(open_ended)} layers, such as {open_ended[0]}, solve to a tolerance: how many steps they take "
@@ -171,7 +172,9 @@ def _onnx(
     return onnx_ir.to_proto(model).SerializeToString()
 
 
-def _translate(program: torch.export.ExportedProgram, **names: list[str]):
+def _translate(
+    program: torch.export.ExportedProgram, input_names: list[str] | None = None, output_names: list[str] | None = None
+):
     """A model of onnx_ir whose constants are folded.
 
     That is onnxscript's optimiser but for its patterns: they are of other models, and take nine tenths of its time.
@@ -179,7 +182,11 @@ def _translate(program: torch.export.ExportedProgram, **names: list[str]):
     from onnx_ir.passes import common
     from onnxscript.optimizer import fold_constants
 
-    model = torch.onnx.export(program, verbose=False, optimize=False, **names).model
+    exported = torch.onnx.export(
+        program, verbose=False, optimize=False, input_names=input_names, output_names=output_names
+    )
+    assert exported is not None  # as it is for a program
+    model = exported.model
     common.InlinePass()(model)
     fold_constants(model)
     common.RemoveUnusedNodesPass()(model)
@@ -220,8 +227,9 @@ def _name_batch(model) -> None:
 
 
 def _named(dim):
-    known = isinstance(dim, int) or dim.value is None
-    return dim if known else re.sub(r"\bs\d+\b", "batch", str(dim.value))
+    if isinstance(dim, int) or dim.value is None:
+        return dim
+    return re.sub(r"\bs\d+\b", "batch", str(dim.value))
 
 
 def _session(content: bytes, more: dict[str, Tensor] | None = None) -> Callable[[Tensor], Tensor]:

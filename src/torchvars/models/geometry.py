@@ -59,7 +59,7 @@ class Geometry:
     def shows(self, places: np.ndarray) -> np.ndarray:
         """Which of some places (N, 2) are in the box: (N,)."""
         moved = self._moved(places)
-        return ((moved >= 0) & (moved < self.size)).all(1)
+        return np.all((moved >= 0) & (moved < self.size), axis=1)
 
     def _moved(self, places: np.ndarray) -> np.ndarray:
         return places * np.divide(self.resized, self.before) - self.corner

@@ -1,6 +1,7 @@
 """GFNet, the Global Filter Network (Rao et al. 2021), with any attention in the place of its filter."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from timm.layers import Mlp, calculate_drop_path_rates
@@ -47,7 +48,8 @@ class GFNet(Backbone):
         drop_path_rate: float = 0.0,
     ):
         grid = grid_of(img_size, patch_size)
-        rates = calculate_drop_path_rates(drop_path_rate, depth)  # on the CPU, wherever the model is built
+        # On the CPU, wherever the model is built
+        rates = cast(list[float], calculate_drop_path_rates(drop_path_rate, depth))
         blocks = [
             GFNetBlock(
                 dim,

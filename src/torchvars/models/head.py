@@ -1,9 +1,12 @@
 """The head of a classifier: where it is, and a head for some of the classes it knows."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import nn
+
+from .origin import Described
 
 # In transformers, torchvision and timm.
 USUAL = ("classifier", "cls_classifier", "distillation_classifier", "heads.head", "head", "head_dist")
@@ -19,13 +22,14 @@ def head_names(model: nn.Module) -> tuple[str, ...]:
 def linear_heads(model: nn.Module) -> dict[str, nn.Linear]:
     """The heads by their names; a ValueError unless they are linear layers."""
     heads = {name: model.get_submodule(name) for name in head_names(model)}
-    foreign = [type(head).__name__ for head in heads.values() if not isinstance(head, nn.Linear)]
+    linear = {name: head for name, head in heads.items() if isinstance(head, nn.Linear)}
+    foreign = [type(head).__name__ for name, head in heads.items() if name not in linear]
     if foreign or not heads:
         raise ValueError(
             f"{type(model).__name__} has {'no head that is known here' if not heads else f'a head of {foreign[0]}'}: "
             "expected a linear layer from features to logits"
         )
-    return heads
+    return linear
 
 
 @torch.no_grad()
@@ -37,10 +41,11 @@ def cut_head(model: nn.Module, columns: Sequence[int]) -> nn.Module:
         if head.bias is not None:
             smaller.bias.copy_(head.bias[list(columns)])
         model.set_submodule(name, smaller.train(head.training).requires_grad_(head.weight.requires_grad))
+    described = cast(Described, model)
     if hasattr(model, "config"):  # of transformers, where num_labels counts the names of the labels
-        names = {number: str(number) for number in range(len(columns))}
-        model.config.id2label, model.config.label2id = names, {name: number for number, name in names.items()}
-        model.num_labels = len(columns)
+        names, config = {number: str(number) for number in range(len(columns))}, described.config
+        config.id2label, config.label2id = names, {name: number for number, name in names.items()}
+        described.num_labels = len(columns)
     else:
-        model.num_classes = len(columns)
+        described.num_classes = len(columns)
     return model

@@ -103,12 +103,15 @@ class Matching(nn.Module):
         _, calls = self.run_original(images)
         for name, layer in self.named():
             for part in layer.modules():
-                if isinstance(part, Reconstruction) and isinstance(part.reader, Prototypes):
-                    with outputs_of(part.dictionary.project) as outputs:
+                if not isinstance(part, Reconstruction):
+                    continue
+                dictionary, reader = part.dictionary, part.reader
+                if isinstance(dictionary, Prototypes) and isinstance(reader, Prototypes):
+                    with outputs_of(dictionary.project) as outputs:
                         layer(*calls[name].args, **calls[name].kwargs)
                     keys = split_heads(outputs[0].float(), part.heads).movedim(1, 0).flatten(1, 2)
-                    if keys.shape[1] >= part.dictionary.prototypes.shape[-1]:
-                        place_at_keys(part.dictionary.prototypes, part.reader.prototypes, keys)
+                    if keys.shape[1] >= dictionary.prototypes.shape[-1]:
+                        place_at_keys(dictionary.prototypes, reader.prototypes, keys)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (batch, channels, H, W) -> relative error of each layer, (layers)."""

@@ -6,14 +6,35 @@ entries of its configuration. A model says its own in `origin`; of models of tim
 """
 
 import warnings
+from collections.abc import Callable
+from typing import Any, cast
 
 import timm
-from timm.layers import to_2tuple
 from torch import nn
 
+from .backbone import sides
 from .convert import conversion_of, convert, forget_originals
 
 _IN_TRANSFORMERS = {"num_classes": "num_labels", "img_size": "image_size"}
+
+
+class Described(nn.Module):
+    """What a model of ours, of timm or of transformers says of itself, as a type checker sees it.
+
+    No class has all of it: whoever reads it asks `hasattr` or `getattr` first.
+    """
+
+    origin: dict[str, Any]
+    num_classes: int
+    no_weight_decay: Callable[[], set[str]]
+    # of timm
+    pretrained_cfg: dict[str, Any]
+    default_cfg: dict[str, Any]
+    set_input_size: Callable[..., None]
+    reset_classifier: Callable[..., None]
+    # of transformers
+    config: Any
+    num_labels: int
 
 
 def origin_of(model: nn.Module) -> dict | None:
@@ -66,7 +87,7 @@ def image_size(model: nn.Module) -> tuple[int, int] | None:
         getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", None),
         getattr(model, "image_size", None),  # torchvision
     )
-    return next((to_2tuple(size) for size in sizes if size), None)
+    return next((sides(size) for size in sizes if size), None)
 
 
 def count_classes(model: nn.Module) -> int | None:
@@ -86,7 +107,7 @@ def _create(name: str, options: dict) -> nn.Module:
 def _create_in_timm(name: str, options: dict) -> nn.Module:
     check_timm(name)
     try:
-        model = timm.create_model(name, **options)
+        model = cast(Described, timm.create_model(name, **options))
     except RuntimeError as error:  # a tag that this version does not know
         raise ValueError(f"timm cannot build {name} with {options}: {error}") from error
     model.origin = {"name": f"timm:{name}", "options": options}
@@ -106,14 +127,14 @@ def _origin_in_timm(model: nn.Module) -> dict | None:
     name = cfg.get("architecture")
     if not name or not timm.is_model(name):
         return None
-    options = {"num_classes": model.num_classes}
+    options: dict[str, Any] = {"num_classes": model.num_classes}
     if _has_tag(name, tag := cfg.get("tag")):
         options["pretrained_cfg"] = tag
     channels, *size = cfg["input_size"]
     if getattr(model, "in_chans", channels) != channels:
         options["in_chans"] = model.in_chans
     found = image_size(model)
-    if list(found) != size:
+    if found is not None and list(found) != size:
         options["img_size"] = list(found)
     if getattr(model, "dynamic_img_size", False):
         options["dynamic_img_size"] = True
@@ -136,7 +157,8 @@ def _create_in_transformers(name: str, options: dict) -> nn.Module:
     except ModuleNotFoundError as error:
         raise ValueError(f'{name} needs transformers: pip install "torchvars[hf]"') from error
     kind = getattr(transformers, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
+    is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+    if kind is None or not is_model or kind.config_class is None:
         raise ValueError(f"transformers {transformers.__version__} has no model {name!r}")
     options = {_IN_TRANSFORMERS.get(key, key): value for key, value in options.items()}
     if "num_labels" in options:  # they are counted by their names
@@ -149,10 +171,11 @@ def _create_in_transformers(name: str, options: dict) -> nn.Module:
 
 def _origin_in_transformers(model: nn.Module) -> dict | None:
     """Its configuration says everything, if the class is one that comes with transformers."""
-    kind = type(model)
+    kind = cast(Any, type(model))
     if not kind.__module__.startswith("transformers.models.") or not hasattr(model, "config"):
         return None
-    known, options = kind.config_class().to_dict(), model.config.to_dict()  # which may hold notes of the user's
+    known = kind.config_class().to_dict()
+    options = cast(Described, model).config.to_dict()  # which may hold notes of the user's
     options = {key: value for key, value in options.items() if key in known and key != "transformers_version"}
     return {"name": f"transformers:{kind.__name__}", "options": options}
 

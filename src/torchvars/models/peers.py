@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from typing import cast
 
 import timm
 import torch
 from torch import Tensor, nn
 
 from .classifier import Classifier, own_size
-from .origin import count_classes
+from .origin import Described, count_classes
 
 
 @torch.no_grad()
@@ -18,7 +19,7 @@ def resized(name: str, classifier: Classifier, size: int) -> Classifier:
     Raises:
         ValueError: it takes none of that size.
     """
-    model, own = classifier.model, own_size(classifier.model)
+    model, own = cast(Described, classifier.model), own_size(classifier.model)
     try:
         if hasattr(model, "set_input_size"):
             model.set_input_size(img_size=(size, size))
@@ -61,6 +62,8 @@ def readable_name(name: str) -> str:
 
 class Among(nn.Module):
     """A classifier that is asked about some of its classes only."""
+
+    columns: Tensor
 
     def __init__(self, classifier: nn.Module, columns: Sequence[int]):
         super().__init__()

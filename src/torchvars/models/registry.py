@@ -5,17 +5,19 @@ import json
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import torch
-from timm.layers import to_2tuple
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models import PretrainedCfg, build_model_with_cfg, generate_default_cfgs, register_model
 from torch import nn
 
 from ..attention import ATTENTIONS
+from .backbone import sides
 from .classifier import IMAGENET_MEAN, IMAGENET_STD
 from .deit import DeiT
 from .embedded import EMBEDDED, embedded, find_embedded
 from .gfnet import GFNet
+from .origin import Described
 from .rvt import RVT
 
 _MICRO = {"img_size": 112, "patch_size": 8, "num_classes": 10}
@@ -84,7 +86,7 @@ def _build(
     pretrained: bool = False,
     *,
     name: str,
-    pretrained_cfg=None,
+    pretrained_cfg: str | dict | None = None,
     pretrained_cfg_overlay: dict | None = None,
     cache_dir: str | None = None,
     device: torch.device | str | None = None,
@@ -112,19 +114,20 @@ def _build(
         with nullcontext() if device is None else torch.device(device):
             return configured(kind(**given)).to(dtype=dtype)
 
-    model = build_model_with_cfg(
+    built = build_model_with_cfg(
         construct,
         name,
         pretrained,
-        pretrained_cfg=pretrained_cfg,
+        pretrained_cfg=pretrained_cfg,  # pyright: ignore[reportArgumentType]  # timm takes the name of one, too
         pretrained_cfg_overlay=pretrained_cfg_overlay,
         cache_dir=cache_dir,
         feature_cfg={"out_indices": 3, "feature_cls": "getter"},
         **{**arguments, "attention": attention, **options},
     )
+    model = cast(Described, built)
     model.origin = {"name": name, "options": options}  # what builds it again, for saving
     if "img_size" in options:
-        size = (options.get("in_chans", 3), *to_2tuple(options["img_size"]))
+        size = (options.get("in_chans", 3), *sides(options["img_size"]))
         model.pretrained_cfg = model.default_cfg = {**model.pretrained_cfg, "input_size": size}
     return model
 
@@ -137,7 +140,7 @@ def _cfg(name: str, folder: Path | None = None) -> dict:
         for file in ("config.json", "record.json")
     )
     arguments = {**arguments, **config.get("options", {})}
-    height, width = to_2tuple(arguments.get("img_size", 224))
+    height, width = sides(arguments.get("img_size", 224))
     stride = arguments.get("patch_size", 16) * 2 ** (len(arguments.get("depths", (1,))) - 1)
     return {
         "url": "",
@@ -155,14 +158,14 @@ def _cfg(name: str, folder: Path | None = None) -> dict:
     }
 
 
-def _cfgs() -> dict[str, dict]:
+def _cfgs() -> dict[str, dict[str, Any] | PretrainedCfg]:
     """One for each name, or for each of its weights, name.pictures, of which the first is what the name stands for."""
     names = {name: name.partition(".")[0] for name in embedded()}
-    shipped = {
+    shipped: dict[str, dict[str, Any] | PretrainedCfg] = {
         name: _cfg(architecture, EMBEDDED / name) for name, architecture in names.items() if architecture in MODELS
     }
     known = {name.partition(".")[0] for name in shipped}
-    return shipped | {name: _cfg(name) for name in MODELS if name not in known}
+    return {**shipped, **{name: _cfg(name) for name in MODELS if name not in known}}
 
 
 default_cfgs = generate_default_cfgs(_cfgs())
@@ -172,8 +175,7 @@ def _register() -> None:
     """One entry point for each name, as timm wants them: functions of this module."""
     for name, (backbone, attention) in MODELS.items():
         entry = partial(_build, name=name)
-        entry.__name__, entry.__module__ = name, __name__
-        entry.__doc__ = f"{backbone} with {attention}."
+        vars(entry).update(__name__=name, __module__=__name__, __doc__=f"{backbone} with {attention}.")
         register_model(entry)
         globals()[name] = entry
 

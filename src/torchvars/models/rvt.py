@@ -87,7 +87,6 @@ class RVT(Backbone):
             raise ValueError(f"widths, heads and depths say it for each stage, got {widths}, {heads} and {depths}")
         names = attention_names(attention, sum(depths))
         blocks, block_widths, strides = [], [], []
-        previous = None
         for stage, depth in enumerate(depths):
             dim, stride = widths[stage] * heads[stage], patch_size * 2**stage
             grid = grid_of(img_size, stride)
@@ -99,7 +98,7 @@ class RVT(Backbone):
                         build_attention(names[number], dim, heads[stage], grid, attention_options),
                         (ConvMlp if conv_mlp else Mlp)(dim, int(dim * mlp_ratio), drop=proj_drop_rate),
                         drop_path_rate * number / sum(depths),
-                        Downsample(previous, dim) if stage and index == 0 else None,
+                        Downsample(block_widths[-1], dim) if stage and index == 0 else None,
                     )
                 )
                 if isinstance(blocks[-1].attn, ReleasedStaticReconstruction):
@@ -107,7 +106,6 @@ class RVT(Backbone):
                     blocks[-1].norm1, blocks[-1].norm2 = nn.Identity(), TokenBatchNorm(dim)
                 block_widths.append(dim)
                 strides.append(stride)
-            previous = dim
         super().__init__(
             ConvStem(widths[0] * heads[0], patch_size, in_chans),
             blocks,

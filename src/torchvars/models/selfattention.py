@@ -6,16 +6,15 @@ A further kind is a test, a reader and a line in `KINDS`, and a subclass of `Pla
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
-from timm.layers import to_2tuple
 from timm.models.vision_transformer import Attention as TimmAttention
 from torch import Tensor, nn
 
-from ..attention import Attention, Hedgehog, Performer, Softmax
+from ..attention import Attention, Hedgehog, Performer, Reconstruction, Softmax
 from ..attention.tokens import Place
-from .backbone import Backbone
+from .backbone import Backbone, sides
 
 # Self-attentions of transformers 5, known by name so that transformers need not be there, and their prefix tokens.
 TRANSFORMERS: dict[str, Callable] = {
@@ -62,7 +61,8 @@ class Placed(nn.Module):
 
     def __init__(self, mixer: Attention, prefix: int):
         super().__init__()
-        self.mixer, self.prefix = mixer, prefix
+        # Without a prefix nothing is asked of it but `proj`, which Softmax has, too.
+        self.mixer, self.prefix = cast(Reconstruction, mixer), prefix
 
     def forward(self, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         """Tokens (batch, prefix + N, dim) -> the same."""
@@ -160,6 +160,7 @@ def _is_timm(module: nn.Module) -> bool:
 
 def _read_timm(model: nn.Module, name: str) -> Source:
     module = model.get_submodule(name)
+    assert isinstance(module, TimmAttention)
     parts = ("q_norm", "k_norm", "norm", "gate")
     extras = [part for part in parts if not isinstance(getattr(module, part, None), nn.Identity | None)]
     if extras:
@@ -177,6 +178,7 @@ def _is_ours(module: nn.Module) -> bool:
 
 def _read_ours(model: nn.Module, name: str) -> Source:
     module = model.get_submodule(name)
+    assert isinstance(module, Softmax)
     projections = *_thirds(module.qkv.weight, module.qkv.bias), _whole(module.proj)
     return Source(module.heads, *projections, find_place(model, name), _wrap_plainly)
 
@@ -187,6 +189,7 @@ def _is_multihead(module: nn.Module) -> bool:
 
 def _read_multihead(model: nn.Module, name: str) -> Source:
     module = model.get_submodule(name)
+    assert isinstance(module, nn.MultiheadAttention)
     extras = {
         "kdim or vdim": not module._qkv_same_embed_dim,
         "add_bias_kv": module.bias_k is not None,
@@ -209,11 +212,11 @@ def _is_of_transformers(module: nn.Module) -> bool:
 
 
 def _read_transformers(model: nn.Module, name: str) -> Source:
-    module = model.get_submodule(name)
+    module = cast(Any, model.get_submodule(name))
     heads = module.num_heads if hasattr(module, "num_heads") else module.num_attention_heads
     proj = module.out_proj if hasattr(module, "out_proj") else module.o_proj
-    projections = (_whole(part) for part in (module.q_proj, module.k_proj, module.v_proj, proj))
-    size, patch = to_2tuple(module.config.image_size), to_2tuple(module.config.patch_size)
+    projections = _whole(module.q_proj), _whole(module.k_proj), _whole(module.v_proj), _whole(proj)
+    size, patch = sides(module.config.image_size), sides(module.config.patch_size)
     prefix = TRANSFORMERS[class_path(type(module))](module.config)
     place = Place((size[0] // patch[0], size[1] // patch[1]), prefix)
     return Source(heads, *projections, place, PlacedInTransformers)
@@ -237,10 +240,12 @@ def _whole(linear: nn.Linear) -> Projection:
     return Projection(_alike(linear.weight, linear.weight), bias)
 
 
-def _thirds(weight: Tensor, bias: Tensor | None) -> list[Projection]:
+def _thirds(weight: Tensor, bias: Tensor | None) -> tuple[Projection, Projection, Projection]:
     """Queries, keys and values, of a linear layer that gives all three."""
     biases = [None] * 3 if bias is None else [_alike(part, bias) for part in bias.detach().chunk(3)]
-    return [Projection(_alike(part, weight), bias) for part, bias in zip(weight.detach().chunk(3), biases, strict=True)]
+    weights = [_alike(part, weight) for part in weight.detach().chunk(3)]
+    query, key, value = (Projection(*each) for each in zip(weights, biases, strict=True))
+    return query, key, value
 
 
 def _alike(part: Tensor, whole: Tensor) -> Tensor:
@@ -263,7 +268,8 @@ def find_place(model: nn.Module, name: str) -> Place:
             grid = getattr(owner.patch_embed, "grid_size", None)
             return Place(grid and tuple(grid), getattr(owner, "num_prefix_tokens", None))
         if class_path(type(owner)) == TORCHVISION:
-            side = owner.image_size // owner.patch_size
+            vit = cast(Any, owner)
+            side = vit.image_size // vit.patch_size
             return Place((side, side), 1)
     return Place(None, 0)
 

@@ -63,7 +63,9 @@ def find_weights(word: str | Path, **hub) -> Weights:
         return _of_folder(path.resolve())  # so that . has a name
     if path.is_file():
         classifier = Classifier(stored.load_released(path)).eval()
-        return Weights(path.stem, origin_of(classifier.model)["name"], None, partial(_changed, classifier, path))
+        origin = origin_of(classifier.model)
+        assert origin is not None  # it was built by a name
+        return Weights(path.stem, origin["name"], None, partial(_changed, classifier, path))
     if path.suffix in (".pth", ".safetensors"):
         raise FileNotFoundError(f"no file {word}")
     if "/" in word:  # a name on the hub has an owner

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ from .weights import layers_of, set_layers
 DIM, HEADS = 192, 6  # of every layer
 REFERENCE = "softmax"  # ratios are to it
 PICTURE, PICTURES = 224, 8  # pixels and batch of the models
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -142,9 +145,8 @@ def measure_compiled(
     eager = {name: layer(name, *size, device) for name in with_reference(attentions)}
     contestants = {REFERENCE: eager[REFERENCE]}
     for name, contestant in eager.items():
-        contestants[f"{name}, compiled"] = Contestant(
-            torch.compile(contestant.module, dynamic=False), contestant.inputs
-        )
+        compiled = cast(nn.Module, torch.compile(contestant.module, dynamic=False))
+        contestants[f"{name}, compiled"] = Contestant(compiled, contestant.inputs)
     return measure("compiled", contestants, *size, rounds)
 
 
@@ -161,6 +163,10 @@ def measure_sizes(
         actions = {}
         for name, model in models.items():
             origin = origin_of(model)
+            if origin is None:
+                raise ValueError(
+                    f"{name} was not built by name, so that it cannot be built for pictures of {size} pixels"
+                )
             built = build({**origin, "options": {**origin["options"], "img_size": size}})
             set_layers(built, {"layers": layers_of(model)}, Path(), {})
             picture = torch.randn(1, getattr(model, "in_chans", 3), size, size, device=device)
@@ -243,7 +249,7 @@ def measure(
     peaks = {name: peak_bytes(each) for name, each in contestants.items()}
     rows = []
     for name in contestants:
-        forward, training, solver = (seconds.get((kind, name)) for kind in ("forward", "training", "solver"))
+        forward, training, solver = seconds["forward", name], seconds["training", name], seconds.get(("solver", name))
         rows.append(
             Measurement(
                 section=section,
@@ -265,11 +271,11 @@ def measure(
     return rows
 
 
-def interleaved(actions: Mapping[Hashable, Callable[[], float]], rounds: int) -> dict[Hashable, list[float]]:
+def interleaved(actions: Mapping[Key, Callable[[], float]], rounds: int) -> dict[Key, list[float]]:
     """What each action returned, round by round. In a round each runs once, so that a slow moment hits all of them."""
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {rounds}")
-    measured = {key: [] for key in actions}
+    measured: dict[Key, list[float]] = {key: [] for key in actions}
     for _ in range(rounds):
         for key, action in actions.items():
             measured[key].append(action())
@@ -301,6 +307,7 @@ def training_seconds(contestant: Contestant) -> float:
 def solver_seconds(contestant: Contestant) -> float:
     """Seconds in which a `Reconstruction` solves its problem; posing it comes before and is not counted."""
     layer = contestant.module.eval()
+    assert isinstance(layer, Reconstruction)
     with contestant.context():
         problem = layer.pose(*contestant.inputs)
         return seconds_of(lambda: reconstruct(problem, layer.solver), contestant.device)
@@ -371,13 +378,15 @@ def exponent(tokens: Sequence[int], seconds: Sequence[float]) -> float:
 
 def exponents(rows: Iterable[Measurement]) -> dict[str, dict[str, float]]:
     """Contestant -> the exponents of its forward and training time, of rows on several numbers of tokens."""
-    by_contestant: dict[str, list[Measurement]] = {}
+    tokens: dict[str, list[int]] = {}
+    forward: dict[str, list[float]] = {}
+    training: dict[str, list[float]] = {}
     for row in rows:
-        by_contestant.setdefault(row.contestant, []).append(row)
+        assert row.tokens is not None  # of layers
+        tokens.setdefault(row.contestant, []).append(row.tokens)
+        forward.setdefault(row.contestant, []).append(row.forward_seconds)
+        training.setdefault(row.contestant, []).append(row.training_seconds)
     return {
-        name: {
-            "forward": exponent([row.tokens for row in own], [row.forward_seconds for row in own]),
-            "training": exponent([row.tokens for row in own], [row.training_seconds for row in own]),
-        }
-        for name, own in by_contestant.items()
+        name: {"forward": exponent(counts, forward[name]), "training": exponent(counts, training[name])}
+        for name, counts in tokens.items()
     }

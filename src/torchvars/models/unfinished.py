@@ -51,6 +51,7 @@ def load_unfinished(run: Path, **changed) -> Classifier:
     """
     config, finish = config_of_run(run), f"finish it with {resuming(run)}"
     step, kind, checkpoint = find_checkpoint(run / CHECKPOINTS)
+    assert checkpoint is not None  # or there were no config
     digests, state = json.loads((checkpoint / FACTS).read_text())["sha256"], {}
     for file in ("model.safetensors", "average.safetensors"):  # the average, where there is one, is what is evaluated
         if file in digests:

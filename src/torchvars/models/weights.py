@@ -10,7 +10,7 @@ import reprlib
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 import safetensors
 import torch
@@ -25,7 +25,7 @@ from ..sparse import settings_of, solver_from
 from ..sparse.checks import is_number
 from .classifier import Classifier, run_model
 from .head import head_names
-from .origin import build, count_classes, image_size, is_plain, origin_of
+from .origin import Described, build, count_classes, image_size, is_plain, origin_of
 from .registry import create
 from .rvt import RVT
 
@@ -76,7 +76,7 @@ def describe(classifier: Classifier, *, run: bool = False) -> dict:
             "state_dict"
         )
     if is_plain(origin):
-        check_rebuilds(model)
+        check_rebuilds(cast(Described, model))
     else:
         check_builds_again(model, origin, run=run)
     options = dict(origin["options"])
@@ -120,8 +120,9 @@ def rebuild(config: dict, state: dict[str, Tensor], folder: Path, **changed) -> 
     set_layers(model, config, folder, changed)
     load_whole(model, state, folder / WEIGHTS)
     if hasattr(model, "pretrained_cfg"):
-        model.pretrained_cfg = {**model.pretrained_cfg, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
-        model.default_cfg = model.pretrained_cfg
+        described = cast(Described, model)
+        cfg = {**described.pretrained_cfg, "mean": tuple(config["mean"]), "std": tuple(config["std"])}
+        described.pretrained_cfg = described.default_cfg = cfg
     classes = None if "num_classes" in changed else config.get("classes")
     if classes is not None and count_classes(model) not in (None, len(classes)):
         _refuse(folder / CONFIG, "classes", classes, f"a name for each of the {count_classes(model)} classes it has")
@@ -203,7 +204,7 @@ def _built(config: dict, path: Path, changed: dict) -> nn.Module:
         ) from error
 
 
-def check_rebuilds(model: nn.Module) -> None:
+def check_rebuilds(model: Described) -> None:
     """A ValueError if what builds a model by its name would build another one."""
     with torch.device("meta"):
         other = create(model.origin["name"], **{**model.origin["options"], "num_classes": model.num_classes})
@@ -228,14 +229,15 @@ def check_builds_again(model: nn.Module, origin: dict, *, run: bool = True) -> N
         except TypeError as error:
             raise ValueError(f"{origin['name']} cannot be built again: {error}; {advice}") from error
     _check_shapes(model, other, origin["name"], advice)
-    if not run or image_size(model) is None:
+    size = image_size(model)
+    if not run or size is None:
         return
     set_layers(other, {"layers": layers_of(model)}, Path(), {})
     other.load_state_dict(model.state_dict())
     like = next(model.parameters())
     other.to(like)
     channels = getattr(model, "in_chans", 3)
-    picture = torch.rand(1, channels, *image_size(model), generator=torch.Generator().manual_seed(0)).to(like)
+    picture = torch.rand(1, channels, *size, generator=torch.Generator().manual_seed(0)).to(like)
     with evaluating(model):
         expected, found = (run_model(each, picture).float() for each in (model, other.eval()))
     least = 1e-4 if like.dtype in (torch.float32, torch.float64) else 5e-2
@@ -380,7 +382,8 @@ def load_released(
     else:
         attention = "softmax"
         heads = heads or [dim // (32 if len(stages) > 1 else 64) for dim in dims]
-    preset = {(384,): "rvt_small", (768,): "rvt_base"}.get(tuple(dims), "rvt_tiny")
+    presets: dict[tuple[int, ...], str] = {(384,): "rvt_small", (768,): "rvt_base"}
+    preset = presets.get(tuple(dims), "rvt_tiny")
     model = create(
         f"{preset}_{attention}",
         img_size=224 if grid is None else 16 * grid,
@@ -391,6 +394,7 @@ def load_released(
         attention_options=options,
         conv_mlp=state[first + "mlp.fc1.weight"].ndim == 4,
     )
+    assert isinstance(model, RVT)
     load_whole(model, _renamed(state, depths), path)
     return model.eval()
 
@@ -420,23 +424,28 @@ def _renamed(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
 
 
 def _released_state(path: Path, ema: bool) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        checkpoint = read_safetensors(path)
-    else:
-        _check_file(path)
-        try:
-            with torch.serialization.safe_globals([argparse.Namespace]):  # the authors keep their options beside
-                checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
-            raise ValueError(f"{path} is no checkpoint that can be read safely, or is cut short: {error}") from error
-    if not isinstance(checkpoint, dict):
-        raise ValueError(f"{path} holds a {type(checkpoint).__name__}, not the entries of a checkpoint")
+    checkpoint = _read_checkpoint(path)
     entry = "model_ema" if ema else "model"
     if entry in checkpoint:
         checkpoint = checkpoint[entry]
     elif ema:
         raise ValueError(f"{path} has no entry model_ema; it has {', '.join(map(str, list(checkpoint)[:8]))}")
     return {name.removeprefix("module."): tensor for name, tensor in checkpoint.items()}
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    """The entries of a file: tensors, or states and what is kept beside them."""
+    if path.suffix == ".safetensors":
+        return read_safetensors(path)
+    _check_file(path)
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):  # the authors keep their options beside
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
+        raise ValueError(f"{path} is no checkpoint that can be read safely, or is cut short: {error}") from error
+    if not isinstance(checkpoint, dict):
+        raise ValueError(f"{path} holds a {type(checkpoint).__name__}, not the entries of a checkpoint")
+    return checkpoint
 
 
 def load_whole(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:

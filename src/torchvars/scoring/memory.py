@@ -34,8 +34,9 @@ class Memory:
                 yield collate([self.kept[place] for place in wanted])
             else:
                 batch = next(read)
-                for place, *one in zip(wanted, batch.pixels, batch.targets, batch.identities, strict=True):
-                    self._keep(place, Sample(*one, batch.problems.get(one[-1], "")))
+                shown_now = zip(wanted, batch.pixels, batch.targets, batch.identities, strict=True)
+                for place, pixels, target, identity in shown_now:
+                    self._keep(place, Sample(pixels, target, identity, batch.problems.get(identity, "")))
                 yield batch
 
     def _keep(self, place: tuple[Source, int, Shown], sample: Sample) -> None:

@@ -27,9 +27,9 @@ def find_device(word: str | torch.device | None) -> torch.device:
     """
     if isinstance(word, torch.device):
         return word
-    number, kind = int(os.environ.get("LOCAL_RANK", "0")), None
-    if torch.accelerator.is_available():
-        kind = torch.accelerator.current_accelerator().type
+    number = int(os.environ.get("LOCAL_RANK", "0"))
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    kind = None if accelerator is None else accelerator.type
     present = ["cpu", *(f"{kind}:{index}" for index in range(torch.accelerator.device_count() if kind else 0))]
     word = kind or "cpu" if word is None else word
     wanted = f"{kind}:{number}" if word == kind else word.removesuffix(":0") if word == "cpu:0" else word
@@ -64,7 +64,7 @@ class Processes:
         """What every process has, one after the other."""
         if self.world == 1:
             return mine
-        found = [None] * self.world
+        found: list[list] = [[] for _ in range(self.world)]
         distributed.all_gather_object(found, mine)
         return [each for part in found for each in part]
 

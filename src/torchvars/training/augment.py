@@ -7,6 +7,7 @@ seeds for each draw; what is done to a batch takes a seed. Either way a step can
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -63,14 +64,14 @@ def picture_transform(
     if not training:
         return partial(centre_pixels, size=size)
     try:
-        place, change, _ = create_transform(
+        parts = create_transform(
             size,
             is_training=True,
             separate=True,
             scale=scale,
             ratio=ratio,
             hflip=hflip,
-            color_jitter=color_jitter,
+            color_jitter=color_jitter,  # pyright: ignore[reportArgumentType]  # None is none
             auto_augment=auto_augment,
             interpolation=interpolation,
             mean=mean,
@@ -80,6 +81,7 @@ def picture_transform(
             f"timm knows no auto_augment {auto_augment!r} with color_jitter {color_jitter}: {error}; "
             "give a policy such as 'rand-m9-mstd0.5-inc1', or None"
         ) from error
+    place, change, _ = cast(tuple[transforms.Compose, ...], parts)  # separate=True
     for policy in change.transforms:
         _repair(policy)
     if crop == "pad":

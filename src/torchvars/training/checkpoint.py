@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import safetensors
 import torch
@@ -103,7 +104,8 @@ class Checkpoints:
 
     def best(self) -> Path | None:
         """The last that was written as the best; None if there is none."""
-        return self._whole().get(self._best_step())
+        step = self._best_step()
+        return None if step is None else self._whole().get(step)
 
     def read(self, path: Path) -> tuple[dict[str, dict[str, Tensor]], dict]:
         """The tensors, on the CPU, and the facts of a checkpoint, as they were given to `write`.
@@ -207,7 +209,7 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str,
         "shapes": {name: list(parameter.shape) for parameter, name in named.items()},
         "state": {names[number]: _take(own, names[number], tensors) for number, own in state["state"].items()},
         "groups": [
-            {**_take(group, f"groups/{number}", tensors), "params": [names[index] for index in group["params"]]}
+            {**_take_all(group, f"groups/{number}", tensors), "params": [names[index] for index in group["params"]]}
             for number, group in enumerate(state["param_groups"])
         ],
     }
@@ -253,7 +255,7 @@ def _name_parameters(model: nn.Module, optimizer: Optimizer) -> dict[Tensor, str
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module
         elif hasattr(model, "_orig_mod"):  # of torch.compile
-            model = model._orig_mod
+            model = cast(nn.Module, model._orig_mod)
         else:
             break
     names = {parameter: name.replace("_orig_mod.", "") for name, parameter in model.named_parameters()}
@@ -299,10 +301,14 @@ def _take(value, name: str, tensors: dict[str, Tensor]):
         tensors[name] = whole(value).detach().to("cpu", copy=True)
         return {"tensor": name}
     if isinstance(value, dict):
-        return {key: _take(each, f"{name}/{key}", tensors) for key, each in value.items()}
+        return _take_all(value, name, tensors)
     if isinstance(value, list | tuple):
         return [_take(each, f"{name}/{index}", tensors) for index, each in enumerate(value)]
     return value
+
+
+def _take_all(values: dict[str, Any], name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    return {key: _take(each, f"{name}/{key}", tensors) for key, each in values.items()}
 
 
 def _give(value, tensors: Mapping[str, Tensor], place: Callable[[Tensor], Tensor]):

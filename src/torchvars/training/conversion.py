@@ -31,7 +31,6 @@ from ..models import weights as stored
 from ..models.classifier import own_size
 from ..models.head import cut_head, linear_heads
 from ..models.lock import held
-from ..models.origin import origin_of
 from ..models.peers import class_names, resized
 from ..models.sources import open_classifier
 from ..models.speed import measure_sizes
@@ -194,8 +193,8 @@ def prepare(plan: Plan, accelerator: Accelerator) -> Classifier:
             raise ValueError(f"the head cannot be cut to the classes present: {misfit(name, classifier, pictures)}")
         cut_head(classifier.model, columns)
         classifier.classes = tuple(pictures.classes)
-    stored.describe(classifier)  # says what could not be saved
-    recipes = recipes_of(plan, own_size(classifier.model), origin_of(classifier.model)["name"])
+    described = stored.describe(classifier)  # says what could not be saved
+    recipes = recipes_of(plan, own_size(classifier.model), described["architecture"])
     for stage, recipe in recipes.items():
         check_processes(recipe, settings_of(plan, stage), accelerator)
         world = accelerator.num_processes
@@ -297,7 +296,7 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
             epochs = math.ceil(steps / plan.period)
             period = math.ceil(steps / epochs)
             conversion = Conversion(
-                stage,
+                "match" if stage == "match" else "join",
                 str(folder),
                 plan.attention,
                 plan.layers,

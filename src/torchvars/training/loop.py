@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Literal, cast
 
 import torch
 from accelerate import Accelerator
@@ -38,6 +39,7 @@ from ..models import Classifier, convert, create
 from ..models import weights as stored
 from ..models.classifier import own_size
 from ..models.lock import held
+from ..models.origin import Described
 from ..models.peers import Among, class_names, takes_size
 from ..models.sources import find_weights, open_classifier
 from ..models.unfinished import CHECKPOINTS, resuming
@@ -207,7 +209,7 @@ def train_on(
     if latest is None and recipe.initial is None:
         objective.begin(lambda: some_pictures(pictures, recipe.img_size, 64).to(device))
     if settings.shard:
-        shard(classifier, classifier.model.blocks, world, device)
+        shard(classifier, classifier.model.get_submodule("blocks"), world, device)
     optimizer = torch.optim.AdamW(parameter_groups(objective.trained, recipe), lr=recipe.learning_rate)
     average = None if recipe.ema is None else Average(classifier, recipe.ema)
     if settings.shard:
@@ -222,7 +224,7 @@ def train_on(
         if average is not None:
             average.load(tensors["average"])
 
-    last = min(recipe.epochs * steps, settings.max_steps or math.inf)
+    last = min(recipe.epochs * steps, settings.max_steps or recipe.epochs * steps)
     if ended(recipe, progress):
         last = progress.step
     batches = load(Pictures(pictures, transform), order.batches(progress.step, last), settings.workers)
@@ -259,7 +261,7 @@ def train_on(
             if average is not None:
                 average.update(classifier, step)
             counts = [loss, correct, len(batch.labels), stopping.received is not None, len(batch.problems), *errors]
-            counts = accelerator.reduce(torch.tensor(counts, device=device))
+            counts = cast(Tensor, accelerator.reduce(torch.tensor(counts, device=device)))
             loss, correct, seen, stop, broken, *errors = counts.tolist()  # if one is told to end, all do
             if not math.isfinite(loss):
                 kept = checkpoints.latest()
@@ -342,9 +344,9 @@ def learn(
     pixels, targets = objective.prepare(pixels, labels, step)
     model.train()
     optimizer.zero_grad()
-    totals = 0.0
     portions = list(zip(pixels.chunk(recipe.accumulate), targets.chunk(recipe.accumulate), strict=True))
     share = torch.tensor([1 / len(portions), 1.0, *[1 / len(portions)] * len(objective.layers)])
+    totals = torch.zeros_like(share)
     for number, portion in enumerate(portions):
         # Processes add up their gradients with the last portion only.
         with accelerator.no_sync(model) if number < len(portions) - 1 else nullcontext():
@@ -414,7 +416,7 @@ def open_splits(data: str, recipe: Recipe) -> tuple[Source, Source]:
     """The pictures to train on, and those to judge by; a ValueError if they do not go together."""
     if recipe.conversion is not None:
         return open_without_labels(data, recipe)
-    pictures, held_out = (open_split(data, split, recipe) for split in ("train", "val"))
+    pictures, held_out = open_split(data, "train", recipe), open_split(data, "val", recipe)
     check_apart(pictures, held_out)
     check_classes(pictures, held_out)
     return pictures, held_out
@@ -423,10 +425,11 @@ def open_splits(data: str, recipe: Recipe) -> tuple[Source, Source]:
 def open_without_labels(data: str, recipe: Recipe) -> tuple[Source, Source]:
     """The same where labels are not learned from; without a split of their own, a tenth of all is judged by."""
     pictures, held_out = (open_unlabelled(data, split) for split in ("train", "val"))
+    assert recipe.conversion is not None
     return pictures, limited(held_out, recipe.conversion.judged)
 
 
-def open_split(data: str, split: str, recipe: Recipe) -> Source:
+def open_split(data: str, split: Literal["train", "val"], recipe: Recipe) -> Source:
     """The pictures to train on ("train") or to judge by ("val")."""
     if recipe.left_out is not None:
         source = open_source(data, "train")
@@ -531,6 +534,7 @@ def set_solving(classifier: Classifier, recipe: Recipe) -> Classifier:
 
 def build_converted(recipe: Recipe) -> Classifier:
     """The original model with its attention replaced, and the weights to begin with if there are any."""
+    assert recipe.conversion is not None
     _, classifier = open_classifier(recipe.conversion.original)
     convert_as(recipe, classifier)
     if recipe.initial is not None:
@@ -541,6 +545,7 @@ def build_converted(recipe: Recipe) -> Classifier:
 
 def convert_as(recipe: Recipe, classifier: Classifier) -> Classifier:
     """Replaces the attention of a model as the recipe says."""
+    assert recipe.conversion is not None
     name, layers = recipe.conversion.attention, recipe.conversion.layers
     try:
         convert(classifier.model, name, layers=layers, **recipe.options_of_attention())
@@ -580,7 +585,7 @@ def build_from(word: str, recipe: Recipe, pictures: Source, options: dict) -> Cl
         )
     classifier = found.load(**options)
     if found.classes not in (None, tuple(pictures.classes)):
-        classifier.model.reset_classifier(len(pictures.classes))
+        cast(Described, classifier.model).reset_classifier(len(pictures.classes))
     return classifier
 
 

@@ -64,7 +64,7 @@ class Unlabelled(Objective):
 
     def said_of_layers(self, errors: Mapping[str, float]) -> str:
         """The relative errors of layers in short: the mean, the least and the most."""
-        least, most = (choose(errors, key=errors.get) for choose in (min, max))
+        least, most = min(errors, key=errors.__getitem__), max(errors, key=errors.__getitem__)
         return (
             f"relative error {math.fsum(errors.values()) / len(errors):.4f} "
             f"({errors[least]:.4f} {least} to {errors[most]:.4f} {most})"
@@ -119,29 +119,31 @@ class Join(Unlabelled):
         self, classifier: Classifier, teacher: Classifier, columns: Sequence[int] | None, recipe: Recipe, steps: int
     ):
         super().__init__(Matching(classifier), classifier, columns)
-        self.recipe, self.steps = recipe, steps
-        self.module, self.trained = Joining(classifier, teacher), classifier.model
-        if recipe.conversion.trained == "layers":
+        assert recipe.conversion is not None
+        self.recipe, self.conversion, self.steps = recipe, recipe.conversion, steps
+        self.module = self.joining = Joining(classifier, teacher)
+        self.trained = classifier.model
+        if self.conversion.trained == "layers":
             self.trained = self.matching
             classifier.requires_grad_(False)
             self.matching.requires_grad_(True)
 
     def joined(self, step: int) -> tuple[str, ...]:
         """Names of the layers that are joined at a step, the last ones."""
-        names, conversion = self.matching.names, self.recipe.conversion
+        names, conversion = self.matching.names, self.conversion
         most = len(names) if conversion.joined is None else min(conversion.joined, len(names))
         group = min(conversion.groups, 1 + 2 * step * conversion.groups // max(self.steps, 1))
         return names[len(names) - math.ceil(most * group / conversion.groups) :]
 
     def learn(self, model: nn.Module, pixels: Tensor, targets: Tensor, step: int, place: Sequence[int]) -> Learned:
         logits, taught, of_features, errors = model(pixels, self.joined(step))
-        recipe, conversion = self.recipe, self.recipe.conversion
+        recipe, conversion = self.recipe, self.conversion
         loss = distillation_loss(logits.float(), taught.float(), recipe.distillation, recipe.temperature)
         loss = loss + conversion.features * of_features + conversion.errors * errors.mean()
         return Learned(loss, (logits.argmax(-1) == taught.argmax(-1)).sum(), errors)
 
     def original(self, pixels: Tensor) -> tuple[Tensor, dict[str, Call]]:
-        logits, _, calls = self.module.run_teacher(pixels)
+        logits, _, calls = self.joining.run_teacher(pixels)
         return logits, calls
 
     def line(self, loss: float, right: float, errors: Sequence[float]) -> dict[str, float]:

@@ -32,6 +32,9 @@ class _Shared(_BatchNorm):
         centred = tokens - mean.view(shape)
         variance = _Sum.apply(centred.square().sum(around)) / count
         if self.track_running_stats:
+            assert self.num_batches_tracked is not None
+            assert self.running_mean is not None
+            assert self.running_var is not None
             self.num_batches_tracked += 1
             rate = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
             with torch.no_grad():
@@ -59,4 +62,5 @@ class _Sum(torch.autograd.Function):
 @cache
 def _shared(kind: type[_BatchNorm]) -> type[_BatchNorm]:
     """The kind of norm with shared statistics; what it does to its input before and after stays its own."""
-    return type(f"Shared{kind.__name__}", (kind, _Shared), {})
+    # It takes `kind` for _BatchNorm itself, which could not come before its subclass.
+    return type(f"Shared{kind.__name__}", (kind, _Shared), {})  # pyright: ignore[reportGeneralTypeIssues]

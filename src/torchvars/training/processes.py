@@ -22,10 +22,10 @@ def join_restarted() -> None:
     if not was_restarted() or not shared or os.environ["GROUP_WORLD_SIZE"] != "1" or distributed.is_initialized():
         return
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     store = distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=False)
     distributed.init_process_group(
-        distributed.get_default_backend_for_device(device),
+        distributed.get_default_backend_for_device(device or torch.device("cpu")),
         store=distributed.PrefixStore(f"attempt_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store),
         rank=rank,
         world_size=world,

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -211,7 +211,7 @@ class Recipe:
                 f"the {self.epochs} epochs there are: shorten them"
             )
 
-    def options_of_attention(self) -> dict[str, bool | int | float]:
+    def options_of_attention(self) -> dict[str, Any]:
         """`attention_options` by name."""
         options = {}
         for option in self.attention_options:

@@ -1,10 +1,12 @@
 """The learning rate at a step, and which parameters learn at which rate."""
 
 import math
+from typing import cast
 
 from timm.optim import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
+from ..models.origin import Described
 from .recipe import Recipe
 
 
@@ -25,7 +27,7 @@ def learning_rate(recipe: Recipe, step: int, steps_of_epoch: int) -> float:
 
 def parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict]:
     """Groups for an optimizer, each with the factor of its learning rate in `lr_scale`."""
-    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
+    exempt = cast(Described, model).no_weight_decay() if hasattr(model, "no_weight_decay") else set()
     if recipe.layer_decay is None:
         groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=exempt)
     else:

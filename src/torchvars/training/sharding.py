@@ -1,7 +1,12 @@
 """Models whose weights are spread over processes (FSDP2), and tensors between there and whole."""
 
+from typing import TYPE_CHECKING, cast
+
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 def shard(model: nn.Module, blocks: nn.Module, world: int, device: torch.device) -> None:
@@ -16,7 +21,7 @@ def shard(model: nn.Module, blocks: nn.Module, world: int, device: torch.device)
 
 def whole(tensor: Tensor) -> Tensor:
     """The tensor of all processes, which must all ask for it; one that is not spread is given back."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return cast("DTensor", tensor).full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor]:
@@ -29,6 +34,7 @@ def like(tensor: Tensor, parameter: Tensor) -> Tensor:
     if hasattr(parameter, "full_tensor"):
         from torch.distributed.tensor import distribute_tensor
 
-        return distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, parameter.placements)
+        spread = cast("DTensor", parameter)
+        return distribute_tensor(tensor.to(parameter.device), spread.device_mesh, spread.placements)
     # In that order, such as channels last, fused kernels go through both side by side.
     return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)

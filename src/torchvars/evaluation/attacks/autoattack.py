@@ -1,6 +1,7 @@
 """The ensemble AutoAttack."""
 
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 
 import torch
@@ -36,8 +37,7 @@ class AutoAttack(Attack):
         return 5000  # its queries, by far the most if a picture is not found before
 
     def run(self, classifier: nn.Module, pixels: Tensor, labels: Tensor, generators: Generators) -> Tensor:
-        from autoattack import AutoAttack as Ensemble
-
+        ensemble_of = import_module("autoattack").AutoAttack
         with torch.no_grad():
             classes = logits_of(classifier, pixels[:1], labels).shape[1]
         if classes < 4:
@@ -53,7 +53,7 @@ class AutoAttack(Attack):
         with torch.random.fork_rng([pixels.device] if pixels.is_cuda else []):
             for picture, label, generator in zip(pixels.split(1), labels.split(1), generators, strict=True):
                 seed = int(torch.randint(2**31, (), generator=generator))
-                ensemble = Ensemble(
+                ensemble = ensemble_of(
                     single, NAMES[self.norm], self.radius, seed=seed, verbose=False, device=pixels.device
                 )
                 ensemble.apgd_targeted.n_target_classes = ensemble.fab.n_target_classes = min(9, classes - 1)

@@ -35,7 +35,7 @@ def build(
             raise ValueError(f"no benchmark takes {word!r}: there are {', '.join(known)}")
         if not set(takers) & set(names):
             warnings.warn(f"{word} changes nothing in {', '.join(names)}: it is for {', '.join(takers)}", stacklevel=2)
-    paths = dict(data) if isinstance(data, Mapping) else {None: data}
+    paths: dict[str | None, str] = {**data} if isinstance(data, Mapping) else {None: data}
     check_data(names, paths)
     opened = {path: Data(path) for path in paths.values()}
     return [

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Set
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -47,6 +48,11 @@ class Attacked(Classes):
                 f"{max(self.radii):g}/255?"
             )
 
+    def chosen(self) -> tuple[float, ...]:
+        """The radii, also where they are the usual ones."""
+        assert self.radii is not None
+        return self.radii
+
 
 @dataclass(frozen=True)
 class Climbing(Attacked):
@@ -66,26 +72,26 @@ class Querying(Attacked):
 
 def pgd(data: Data, subject: Subject, options: Climbing) -> Benchmark:
     """Attacked by projected gradient descent."""
-    balls = [(steps, radius) for steps in options.attack_steps for radius in options.radii]
+    balls = [(steps, radius) for steps in options.attack_steps for radius in options.chosen()]
     attacks = [PGD(radius, norm=options.norm, steps=steps) for steps, radius in balls]
     return attacked("pgd", attacks, data, subject, options)
 
 
 def fgsm(data: Data, subject: Subject, options: Attacked) -> Benchmark:
     """Attacked by one step along the sign of the gradient."""
-    attacks = [ATTACKS["fgsm"](radius, norm=options.norm) for radius in options.radii]
+    attacks = [ATTACKS["fgsm"](radius, norm=options.norm) for radius in options.chosen()]
     return attacked("fgsm", attacks, data, subject, options)
 
 
 def square(data: Data, subject: Subject, options: Querying) -> Benchmark:
     """Attacked by random squares, without gradients."""
-    attacks = [Square(radius, norm=options.norm, queries=options.queries) for radius in options.radii]
+    attacks = [Square(radius, norm=options.norm, queries=options.queries) for radius in options.chosen()]
     return attacked("square", attacks, data, subject, options)
 
 
 def autoattack(data: Data, subject: Subject, options: Attacked) -> Benchmark:
     """Attacked by the ensemble AutoAttack, with the package of its authors."""
-    attacks = [ATTACKS["autoattack"](radius, norm=options.norm) for radius in options.radii]
+    attacks = [ATTACKS["autoattack"](radius, norm=options.norm) for radius in options.chosen()]
     return attacked("autoattack", attacks, data, subject, options)
 
 
@@ -216,7 +222,7 @@ def attacks_known(results: Results, pictures: Set[str]) -> dict[Attack | Transfe
         for condition, outcome in outcomes.items():
             # that the ensemble is the strongest is no sign of anything
             if condition.family == "attack" and condition.name != "autoattack":
-                parameters = dict(condition.parameters)
+                parameters: dict[str, Any] = dict(condition.parameters)
                 other = parameters.pop("made_against", None)
                 attack = ATTACKS[condition.name](**parameters)
                 attack = attack if other is None else Transferred(attack, nn.Identity())

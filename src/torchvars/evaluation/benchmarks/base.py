@@ -25,11 +25,15 @@ class Change(Protocol):
         passes: about how many passes of the pictures through a model it takes.
     """
 
-    moves: bool
-    passes: float
+    @property
+    def moves(self) -> bool: ...
+
+    @property
+    def passes(self) -> float: ...
 
     def __call__(self, judge: Any, asked: Asked) -> Tensor:
         """Pixels of the same shape; chance comes from the identities, so that the batch does not matter."""
+        ...
 
 
 class Showing(NamedTuple):

@@ -108,8 +108,9 @@ class Making(Corrupted):
         """The pictures of a source under each of the corruptions."""
         how = (self.seed, self.table(subject), self.frost)
         return [
-            Showing(condition, source, Corrupting(condition.name, condition.severity, *how))
-            for condition in self.chosen()
+            Showing(Condition("corruption", name, each), source, Corrupting(name, each, *how))
+            for name in self.corruptions
+            for each in self.severities
         ]
 
     def done(self, subject: Subject) -> str:
@@ -209,6 +210,7 @@ def cifar10_c(data: Data, subject: Subject, options: Published) -> Benchmark:
         )
 
     def pictures(condition: Condition) -> Arrays:
+        assert condition.severity is not None
         return Arrays(folder / f"{condition.name}.npy", labels, (condition.severity - 1) * count, count, CIFAR10)
 
     showings = [
@@ -256,10 +258,11 @@ def summarize(
             by_name.setdefault(condition.name, []).append(outcomes[condition])
     summed = [name for name in PUBLISHED if name in by_name]
     for metric in benchmark.task.metrics:
-        if not metric.summed:
+        column = metric.column
+        if not metric.summed or not by_name:
             continue
-        if all(metric.column in each.columns for several in by_name.values() for each in several):
-            lacking = {name: shortfall(several, metric.column) for name, several in by_name.items()}
+        if column is not None and all(column in each.columns for several in by_name.values() for each in several):
+            lacking = {name: shortfall(several, column) for name, several in by_name.items()}
             for name, less in lacking.items():
                 known = 1 - less[~np.isnan(less)]  # pictures that could not be read may be left out
                 if not len(known):

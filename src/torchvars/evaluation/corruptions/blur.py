@@ -59,7 +59,7 @@ def glass_blur(pixels: Tensor, parameters: tuple[float, int, int], generators: G
     its colour and the first takes it too. The published pictures are made so, and these are.
     """
     sigma, reach, rounds = parameters
-    size = tuple(pixels.shape[-2:])
+    size = pixels.shape[-2], pixels.shape[-1]
     blurred = (gaussian(pixels, sigma) * 255 + 1e-3).floor() / 255
     origin = torch.arange(size[0] * size[1]).expand(len(pixels), -1)
     for _ in range(rounds):

@@ -7,6 +7,7 @@ Borders have SciPy's names: "nearest" repeats the last pixel (a b c | c c), "ref
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -63,12 +64,13 @@ def correlate(pixels: Tensor, kernel: Sequence[Sequence[float]], border: str) ->
     """Pixels (..., H, W) correlated with a kernel of 3 x 3."""
     height, width = pixels.shape[-2:]
     around = pad(pixels, 1, 1, 1, 1, border)
-    return sum(
+    weighted = (
         weight * around[..., row : row + height, column : column + width]
         for row, line in enumerate(kernel)
         for column, weight in enumerate(line)
         if weight
     )
+    return cast(Tensor, sum(weighted))  # there is a weight, so that it is no bare 0
 
 
 def motion(pixels: Tensor, radius: float, sigma: float, angles: Sequence[float]) -> Tensor:

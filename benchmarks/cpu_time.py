@@ -5,7 +5,8 @@
 What `torchvars benchmark` measures by the clock, for machines on which others work as well: a thread that waits for its
 turn is not counted. All of a row's size run in turns in one process; figures are medians over rounds of the ratio
 within a round, forward / forward + backward, and milliseconds. "at the equilibrium" is `Equilibrium(ISTA(3))`, and
-rvt_tiny the whole model on 8 pictures of 224 pixels, training without the optimiser.
+rvt_tiny the whole model on 8 pictures of 224 pixels, training without the optimiser. Last come the exponents of time in
+tokens at batch 1, from 196 to 12,544, and the peak memory of training at 196 and 784.
 """
 
 import argparse
@@ -16,10 +17,10 @@ from collections.abc import Mapping
 import torch
 
 from torchvars.models import create
-from torchvars.models.speed import Contestant, interleaved, layer, with_reference
+from torchvars.models.speed import Contestant, exponent, interleaved, layer, peak_bytes, with_reference
 from torchvars.sparse import ISTA, Equilibrium, native
 
-PARTS = ("layers", "equilibrium", "models")
+PARTS = ("layers", "equilibrium", "models", "scaling")
 
 
 def main() -> None:
@@ -44,6 +45,20 @@ def main() -> None:
         pictures = torch.randn(8, 3, 224, 224)
         contestants = {name: Contestant(create(f"rvt_tiny_{name}"), (pictures,)) for name in names}
         measure("rvt_tiny, 224 pixels x 8", contestants, arguments.rounds)
+    if "scaling" in arguments.parts:
+        memory = {(name, tokens): peak_bytes(layer(name, tokens, 1)) for name in names for tokens in (196, 784)}
+        for name in names[1:]:
+            ratios = [memory[name, tokens] / memory["softmax", tokens] for tokens in (196, 784)]
+            print(f"| {name} | exponents {' / '.join(exponents(name))} | memory {ratios[0]:.1f}, {ratios[1]:.1f} |")
+
+
+def exponents(name: str) -> list[str]:
+    """Of forward and of training."""
+    sizes, times = (196, 784, 3136, 12544), []
+    for tokens in sizes:
+        contestant = layer(name, tokens, 1)
+        times.append([min(seconds(contestant, training=each) for _ in range(3)) for each in (False, True)])
+    return [f"{exponent(sizes, each):.2f}" for each in zip(*times, strict=True)]
 
 
 def measure(title: str, contestants: Mapping[str, Contestant], rounds: int) -> None:

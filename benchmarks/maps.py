@@ -106,40 +106,28 @@ def fixation_rows(results: Sequence[Results]) -> Iterator[list[str]]:
 
 
 def stability_rows(results: Sequence[Results]) -> Iterator[list[str]]:
-    """Correlation by severity and in the mean, and the other metrics in the mean over corruptions."""
-    every = Condition("corruption", "all")
+    """Metrics in the mean over corruptions and severities, and how concentrated maps of clean pictures are."""
+    every, distance = Condition("corruption", "all"), "Jensen-Shannon distance"
     for result in results:
-        known = result.outcomes.get("map_stability", {})
-        severities = sorted({each.severity for each in known if each.family == "corruption"})
-        if severities:
-            same = [[each for each in known if each.severity == severity] for severity in severities]
-            means = [np.stack([known[each].columns["correlation"] for each in several]).mean(0) for several in same]
+        if outcome(result, "map_stability", CLEAN):
             yield [
                 title(result.model["name"]),
-                " / ".join(f"{np.nanmean(each):.3f}" for each in means),
-                *(
-                    row_of(result, "map_stability", every, metric)
-                    for metric in ("correlation", "Jensen-Shannon distance")
-                ),
+                *(row_of(result, "map_stability", every, metric) for metric in ("correlation", distance)),
                 *(row_of(result, "map_stability", CLEAN, metric) for metric in ("entropy", "share of the best tenth")),
             ]
 
 
 def sharpening_rows(results: Sequence[Results]) -> Iterator[list[str]]:
-    """The share of the best tenth and the entropy after each step, and what the last gained over the start."""
+    """Entropy and the share of the best tenth after each step, and what the last is more than the start."""
     for result in results:
-        steps = [each for each in result.outcomes.get("map_stability", {}) if each.family == "step"]
+        known = result.outcomes.get("map_stability", {})
+        steps = [known[each].columns for each in known if each.family == "step"]
         if steps:
-            ends = [result.outcomes["map_stability"][each].columns for each in (steps[-1], steps[0])]
-            yield [
-                title(result.model["name"]),
-                " / ".join(row_of(result, "map_stability", each, "entropy").partition(" ")[0] for each in steps),
-                difference(ends[0]["entropy"], ends[1]["entropy"], 1, 4),
-                " / ".join(
-                    row_of(result, "map_stability", each, "share of the best tenth").partition(" ")[0] for each in steps
-                ),
-                difference(ends[0]["best_tenth"], ends[1]["best_tenth"], 100, 1),
-            ]
+            row = [title(result.model["name"])]
+            for name, scale, digits in (("entropy", 1, 4), ("best_tenth", 100, 1)):
+                row.append(" / ".join(f"{scale * np.nanmean(step[name]):.{digits}f}" for step in steps))
+                row.append(difference(steps[-1][name], steps[0][name], scale, digits))
+            yield row
 
 
 def corrupted(result: Results, name: str) -> Values | None:
@@ -216,13 +204,11 @@ def main() -> None:
             ["fixation", "NSS", "AUC-Judd", "shuffled AUC", "CC", "KL (nats)", "information gain (bits)"],
             fixation_rows(results),
         )
-        mean = "mean over corruptions"
         head = [
-            "correlation by severity",
-            f"correlation, {mean}",
-            f"JS distance, {mean}",
+            "correlation under corruption",
+            "JS distance under corruption",
             "entropy, clean",
-            "best tenth",
+            "best tenth (%), clean",
         ]
         table(["map_stability", *head], stability_rows(results))
         table(["steps", "entropy", "last less start", "best tenth (%)", "last less start"], sharpening_rows(results))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from docutils.parsers.rst import Directive
 from docutils.utils.math import latex2mathml
 
 from torchvars import __version__
+from torchvars.explorer.server import PAGE
 
 project = "torchvars"
 author = "The torchvars authors"
@@ -61,6 +63,7 @@ def setup(app) -> None:
     app.add_directive("help", Help)
     app.connect("autodoc-process-docstring", to_restructured_text, priority=400)  # before the sections are read
     app.connect("source-read", link_within_the_site)
+    app.connect("build-finished", with_explorer)
 
 
 # Formulas as MathML, which browsers draw by themselves: no script, and nothing from another server.
@@ -114,3 +117,9 @@ def link_within_the_site(app, name: str, content: list[str]) -> None:
     """Pages that are at the root of the repository have another name here."""
     for page in ("CONTRIBUTING", "CHANGELOG"):
         content[0] = re.sub(rf"\]\((\.\./)+{page}\.md", f"](/{page.lower()}.md", content[0])
+
+
+def with_explorer(app, error: Exception | None) -> None:
+    """The explorer is a page of the site: its files go beside those that Sphinx writes."""
+    if error is None and app.builder.format == "html":
+        shutil.copytree(PAGE, os.path.join(app.outdir, "explorer"), dirs_exist_ok=True)

@@ -152,6 +152,7 @@ def test_a_scale_of_colours_is_one_for_a_row_or_a_column(tmp_path, monkeypatch):
         return imshow(self, values, **how)
 
     monkeypatch.setattr(Axes, "imshow", watched)
+    monkeypatch.setattr(maps, "_save", lambda *_: [])
     generator = np.random.default_rng(0)
     grids = [[generator.random((3, 3)) * 10**row, generator.random((3, 3)) ** 4, None] for row in range(2)]
     blank = [np.zeros((4, 4, 3))] * 2
@@ -180,6 +181,8 @@ def test_a_scale_of_colours_is_one_for_a_row_or_a_column(tmp_path, monkeypatch):
             "a map of kind 'kernel' is not of a recurrent step: take one of implicit",
         ),
         (["--atoms"], "none of softmax has a VARS layer, so that --atoms has nothing to draw"),
+        (["--layers", "--layer", "0"], "--layer changes nothing where --layers draws all of them: leave it out"),
+        (["--heads", "--head", "0"], "--head changes nothing where --heads draws all of them: leave it out"),
         (["--query", "2,0"], "--query ROW,COLUMN must be from 0 to 1, from the top and the left, got '2,0'"),
         (["--query", "centre"], "--query must be mean, class, or ROW,COLUMN such as .5,.25, got 'centre'"),
         (["--query", "class"], "mixes no class token with the patches"),
@@ -219,6 +222,7 @@ def test_pictures_and_places_that_cannot_be_are_told(stored, photograph, tmp_pat
             "could be replaced by one",
         ),
         (["figures", "--output", str(tmp_path), "--kind", "saliency"], "no kind of map named 'saliency'"),
+        (["figures", "--output", str(photograph.parent), "--pictures", str(photograph)], "could be replaced by one"),
         (["figures", "--output", str(tmp_path), "--results", str(photograph)], "holds no results"),
     ):
         with pytest.raises(SystemExit):

@@ -126,8 +126,14 @@ def test_mit1003_as_published(tar, tmp_path):
     assert np.abs(again.target(0).places - [[49.5, 599.5]] * 2).max() < 1
 
 
-def test_mit1003_by_its_drawn_points(tmp_path):
-    source = open_fixations(mit(tmp_path, observers=()))
+@pytest.mark.parametrize("nested", [False, True])
+def test_mit1003_by_its_drawn_points(nested, tmp_path):
+    folder = mit(tmp_path, observers=())
+    if nested:
+        (folder / "ALLFIXATIONMAPS").rename(folder / "maps")
+        (folder / "ALLFIXATIONMAPS").mkdir()
+        (folder / "maps").rename(folder / "ALLFIXATIONMAPS/ALLFIXATIONMAPS")
+    source = open_fixations(folder)
     places = source.target(0).places
     assert len(places) == 64
     assert (places.min(0).tolist(), places.max(0).tolist()) == ([80.5, 40.5], [87.5, 47.5])

@@ -1,6 +1,9 @@
 """Segmentation, fixation and map_stability: who looks at what is bright scores best where that is asked for."""
 
+import runpy
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -287,6 +290,31 @@ def test_models_are_compared_picture_by_picture(tmp_path, capsys):
     assert "chance" not in capsys.readouterr().out
     other = tried("fixation", tmp_path, tmp_path / "k.json", seeing(), CHOSEN | {"map_kind": "kernel"})
     assert differences(right, other) == []  # another question
+
+
+def test_a_program_prints_the_tables_of_the_documentation(tmp_path, monkeypatch, capsys):
+    files, found = [], {}
+    for sign, name in ((1, "one"), (-1, "two")):
+        subject = replace(seeing(sign), name=name)
+        for benchmark in OURS:
+            files.append(tmp_path / f"{name} {benchmark}.json")
+            found[name, benchmark] = tried(benchmark, tmp_path, files[-1], subject, partial_ok=True)
+    folder = Path(__file__).parents[2] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "argv", ["maps.py", *map(str, files), "--less", "one"])
+    runpy.run_path(str(folder / "maps.py"), run_name="__main__")
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| two | one")]
+    ((*_, iou, nss, shuffled, correlation, _),) = rows
+
+    def gained(benchmark, metric, condition):
+        one, two = (found[name, benchmark].value(benchmark, metric, condition).value for name in ("one", "two"))
+        return two - one
+
+    assert iou.startswith(f"**{gained('segmentation', 'IoU', 'vars'):+.1f} (")
+    assert nss.startswith(f"**{gained('fixation', 'NSS', 'clean'):+.3f} (")
+    assert shuffled.startswith(f"**{gained('fixation', 'shuffled AUC', 'clean'):+.3f} (")
+    stable = float(correlation.strip("*").split(" ")[0])
+    assert stable == pytest.approx(gained("map_stability", "correlation", "all"), abs=1e-3)
 
 
 def test_pictures_of_each_benchmark_by_its_name(tmp_path):

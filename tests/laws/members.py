@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from torchvars.sparse import Convolution, Dense, Joint, Operator, Partition, SparseCoding
+from torchvars.sparse import Convolution, Dense, Joint, Operator, Partition, SoftPartition, SparseCoding
 
 CHANNELS = 3
 GRID = (4, 5)
@@ -34,6 +34,10 @@ def partition() -> Partition:
     return Partition((2 * random(2, POSITIONS, 8)).softmax(-1))
 
 
+def soft_partition() -> SoftPartition:
+    return SoftPartition(random(2, POSITIONS, 5), random(5, 8, seed=1))
+
+
 def convolution() -> Convolution:
     return Convolution(random(CHANNELS, 2, 3, 2) / 6**0.5, GRID)
 
@@ -58,6 +62,7 @@ OPERATORS = {
         positive,
         wide_positive,
         partition,
+        soft_partition,
         convolution,
         static_dynamic,
         dynamic_dynamic,

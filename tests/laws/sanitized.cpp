@@ -72,14 +72,27 @@ template <class T> static bool check(Atoms task) {
   task.signal = signal.data(), task.dictionary = atoms.data(), task.precise = sizeof(T) == 8;
   task.reader = task.reads ? reader.data() : nullptr, task.step_size = step.data();
   task.reconstruction = result.data(), task.found = found.data();
+  auto keys = numbers<T>(task.batch * task.positions * task.heads * task.width), of_keys = keys;
+  auto queries = numbers<T>(task.batch * task.reads * task.heads * task.width), of_queries = queries;
+  auto prototypes = numbers<T>(task.heads * task.width * task.atoms);
+  std::vector<T> of_prototypes(task.chunks * prototypes.size()), of_reader_prototypes(of_prototypes.size());
+  if (task.width) {
+    task.keys = keys.data(), task.queries = task.reads ? queries.data() : nullptr;
+    task.prototypes = task.reader_prototypes = prototypes.data(), task.dictionary = task.reader = nullptr;
+  }
   work(&task);
   if (!task.step_sizes) task.step_sizes = task.totals ? task.atoms : 1, task.step_size = found.data();
   task.upstream = upstream.data(), task.of_signal = of_signal.data(), task.of_dictionary = of_atoms.data();
   task.of_reader = of_reader.data(), task.of_step_size = task.step_sizes > 1 ? of_step.data() : nullptr;
   of_step.resize(pairs * task.step_sizes);
   if (task.of_step_size) task.of_step_size = of_step.data();
+  if (task.width) {
+    task.of_keys = of_keys.data(), task.of_prototypes = of_prototypes.data();
+    task.of_queries = of_queries.data(), task.of_reader_prototypes = task.reads ? of_reader_prototypes.data() : nullptr;
+  }
   work(&task);
-  return finite<T>({&result, &of_signal, &of_atoms, &of_reader, &of_step});
+  return finite<T>({&result, &of_signal, &of_atoms, &of_reader, &of_step, &of_keys, &of_queries, &of_prototypes,
+                    &of_reader_prototypes});
 }
 
 template <class T> static bool check(Features task) {
@@ -124,6 +137,7 @@ int main() {
       task.atoms = columns, task.reads = count % 2 ? 1 + count % 140 : 0, task.steps = 1 + count % 3;
       task.start = count % 4, task.totals = count % 3 == 0, task.strength = .1;
       task.step_sizes = count % 3 == 1 ? (count % 2 ? 1 : columns) : 0;
+      task.chunks = 1 + count % task.batch, task.width = task.totals ? count % 21 : 0;
       run(task, &count);
       Features features = {};
       features.kind = FEATURES;

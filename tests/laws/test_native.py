@@ -26,6 +26,7 @@ from torchvars.sparse import (
     LearnedISTA,
     Partition,
     RowSum,
+    SoftPartition,
     SparseCoding,
     forms,
     gelu,
@@ -228,12 +229,14 @@ def calls() -> dict[str, tuple]:
     reader = torch.rand(2, 2, 5, atoms.shape[-1], dtype=torch.float64)
     step_size = 0.05 + 0.1 * torch.rand(2, 2, atoms.shape[-1], dtype=torch.float64)
     directions = torch.randn(2, 3, 5, dtype=torch.float64)
-    for each in (signal, bank, atoms, reader, step_size, directions):
+    keys, queries, others = torch.randn_like(signal), torch.randn(2, 7, 6).double(), torch.randn_like(directions)
+    for each in (signal, bank, atoms, reader, step_size, directions, keys, queries, others):
         each.requires_grad_()
     bound, size = torch.full((1, 6), 9.0).double(), (3, 4)
     run = 0.3, "analysis", 2
     constants = torch.full((2, 2, 1), 0.05).double()
     support = torch.rand(2, 2 * 12 + atoms.shape[-1], 6) < 0.2
+    totals = 0.1 + torch.rand(2, 2, 5, dtype=torch.float64)
     found = operators.features(signal.detach(), directions.detach(), 1.0, True)
     return {
         "reconstruct": (signal, bank, None, bound, *size, *run),
@@ -243,18 +246,61 @@ def calls() -> dict[str, tuple]:
         "reconstruct_dense with steps": (signal, atoms, step_size, None, "given", *run),
         "reconstruct_dense with a reader": (signal, atoms, None, reader, "totals", 0.0, "zero", 2),
         "reconstruct_dense by totals": (signal, atoms, None, None, "totals", *run),
+        "reconstruct_shares": (signal, keys, directions, None, None, *run),
+        "reconstruct_shares with a reader": (signal, keys, directions, queries, others, 0.0, "zero", 2),
         "features": (signal, directions, 1.0, True),
         "features of unit length": (signal, directions.detach(), 0.7, False),
         "filter_power": (bank.detach(), *size),
         "union_bound": (bank.detach(), atoms.detach(), *size),
         "solve_on_support": (bank.detach(), atoms.detach(), bound, support, support.double(), *size, 20),
         "reconstruct_backward": (signal.detach(), signal.detach(), bank.detach(), None, bound, *size, *run),
+        "reconstruct_shares_backward": tuple(
+            each.detach() if isinstance(each, Tensor) else each
+            for each in (signal, signal, keys, directions, None, None, totals, *run)
+        ),
         "features_backward": (torch.randn_like(found), signal.detach(), directions.detach(), found, 1.0, True),
         "reconstruct_dense_backward": tuple(
             each.detach() if isinstance(each, Tensor) else each
             for each in (signal, signal, atoms, step_size, None, "given", *run)
         ),
     }
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("reconstruct", 0),
+        ("reconstruct", 1),
+        ("reconstruct", 3),
+        ("reconstruct beside atoms", 2),
+        ("reconstruct_dense", 0),
+        ("reconstruct_dense", 1),
+        ("reconstruct_dense with steps", 2),
+        ("reconstruct_shares", 0),
+        ("reconstruct_shares", 1),
+        ("reconstruct_shares", 2),
+        ("reconstruct_shares with a reader", 3),
+        ("reconstruct_shares with a reader", 4),
+        ("features", 0),
+        ("union_bound", 1),
+        ("solve_on_support", 3),
+        ("solve_on_support", 4),
+        ("reconstruct_backward", 0),
+        ("features_backward", 0),
+        ("features_backward", 3),
+        ("reconstruct_dense_backward", 0),
+        ("reconstruct_shares_backward", 0),
+        ("reconstruct_shares_backward", 6),
+    ],
+)
+def test_operators_refuse_what_does_not_fit(name, place):
+    """So that no kernel reads or writes beside a tensor: a row or a channel more of one of them is an error."""
+    given = list(calls()[name])
+    dim = 2 if given[place].ndim == 4 or name in ("features", "reconstruct_shares with a reader") else 1
+    given[place] = torch.cat([given[place], given[place].narrow(dim, 0, 1)], dim)
+    with pytest.raises(ValueError, match="do not belong to one problem"):
+        getattr(operators, name.split(" ")[0])(*given)
 
 
 @compiled
@@ -284,40 +330,59 @@ def test_gradients_are_those_of_finite_differences(name, start):
 
 
 @compiled
+@pytest.mark.parametrize("kind", ["dense", "shares", "soft"])
+@settings(max_examples=40)
 @given(
     batch=st.integers(1, 3),
     heads=st.integers(1, 2),
-    positions=st.integers(1, 40),
-    rows=st.integers(0, 30),
+    positions=st.sampled_from([1, 2, 5, 30, 127, 128, 129, 140]),
+    rows=st.sampled_from([0, 1, 30, 130]),
     atoms=st.sampled_from([1, 2, 7, 16, 33]),
     channels=st.sampled_from([1, 7, 8, 19, 40]),
-    shares=st.booleans(),
     start=st.sampled_from(["analysis", "zero", "thresholded"]),
     strength=st.sampled_from([0.0, 0.1]),
     dtype=st.sampled_from(list(PRECISION)),
     seed=st.integers(0, 1000),
 )
 def test_steps_of_each_atom_and_readers(
-    batch, heads, positions, rows, atoms, channels, shares, start, strength, dtype, seed
+    kind, batch, heads, positions, rows, atoms, channels, start, strength, dtype, seed
 ):
     """Dictionaries with a step size for each atom; of no rows there is no reader."""
     generator = torch.Generator().manual_seed(seed)
     atoms = min(atoms, 2 * positions)
-    maps = [torch.randn(batch, heads, count, atoms, generator=generator).to(dtype) for count in (positions, rows)]
-    signal = torch.randn(batch, heads, positions, channels, generator=generator).to(dtype)
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    width = 5 if kind == "soft" else atoms
+    maps = [random(batch, heads, count, width) for count in (positions, rows)]
+    given = [random(batch, heads, positions, channels), *maps, random(heads, width, atoms), random(heads, width, atoms)]
+    given = given if rows else [given[0], given[1], given[3]]
+    weights = random(batch, heads, rows or positions, channels)
 
     def run(*, fast: bool):
-        logits, read, x = (each.clone().requires_grad_() for each in (*maps, signal))
-        operator = Partition(logits.softmax(-1)) if shares else Dense(logits / positions**0.5)
-        inputs = [logits, x] if not rows else [logits, x, read]
-        problem = SparseCoding(operator, x, strength)
-        output = reconstruct(problem, ISTA(3, start, step=RowSum()), Dense(read) if rows else None)
+        x, *parts = inputs = [each.clone().requires_grad_() for each in given]
+        make = {"soft": SoftPartition, "shares": lambda map, _: Partition(map.softmax(-1))}
+        make = make.get(kind, lambda map, _: Dense(map / positions**0.5))
+        operator, *reader = map(make, parts[: len(parts) // 2], parts[len(parts) // 2 :])
+        output = reconstruct(SparseCoding(operator, x, strength), ISTA(3, start, step=RowSum()), *reader)
         assert _is_fast(output) is fast
-        return [output.detach(), *torch.autograd.grad(output.sin().sum(), inputs)]
+        gradients = torch.autograd.grad(output, inputs, weights, allow_unused=True)
+        return [output.detach(), *(each for each in gradients if each is not None)]
 
     found = run(fast=True)
     with plain():
         assert_same(found, run(fast=False), PRECISION[dtype])
+
+
+@compiled
+def test_shares_are_computed_as_a_whole_only_for_those_who_ask():
+    layer = create("vars_p", 12, heads=2)
+    problem = layer.pose(torch.randn(2, 9, 12))
+    assert "_atoms" not in vars(problem.operator)
+    reconstruct(problem, layer.solver)
+    assert "_atoms" not in vars(problem.operator)
+    torch.testing.assert_close(problem.operator.atoms.sum(-1), torch.ones(2, 2, 9))
 
 
 @compiled

@@ -272,8 +272,8 @@ const fog: Corrupting = (pixels, [thickness, decay]: [number, number], draws) =>
 const brightness: Corrupting = (pixels, amount: number) =>
   eachColour(pixels, (colour) => {
     const value = Math.max(...colour);
-    const bright = Math.min(value + amount, 1);
-    return colour.map((each) => (value > 0 ? each * (bright / value) : bright)) as typeof colour;
+    const bright = Math.min(single(value + single(amount)), 1);
+    return colour.map((each) => (value > 0 ? each * single(bright / value) : bright)) as typeof colour;
   });
 
 // Digital
@@ -294,10 +294,11 @@ const contrast: Corrupting = (pixels, factor: number) => {
 const saturate: Corrupting = (pixels, [factor, amount]: [number, number]) =>
   eachColour(pixels, (colour) => {
     const [value, least] = [Math.max(...colour), Math.min(...colour)];
-    const saturation = value === least ? 0 : (value - least) / value;
-    const saturated = Math.min(Math.max(saturation * factor + amount, 0), 1);
-    if (value === least) return [value, value * (1 - saturated), value * (1 - saturated)]; // grey counts as red
-    return colour.map((each) => value - (value - each) * (saturated / saturation)) as typeof colour;
+    const saturation = value === least ? 0 : single(single(value - least) / value);
+    const saturated = Math.min(Math.max(single(single(saturation * single(factor)) + single(amount)), 0), 1);
+    const dull = value * single(1 - saturated);
+    if (value === least) return [value, dull, dull]; // grey counts as red
+    return colour.map((each) => value - single(single(value - each) * single(saturated / saturation))) as typeof colour;
   });
 
 /** Pillow's resize with a box filter along rows of whole numbers, each mean rounded; the result is transposed. */
@@ -366,8 +367,11 @@ export function corrupt(
   if (severity === 0) return pixels;
   const strength = (strengths[table] as Record<string, Strength[]>)[name]![severity - 1];
   const data = CORRUPTIONS[name]!.corrupting(pixels, strength, draws);
-  return { ...pixels, data: data.map((value) => roundHalfEven(Math.min(Math.max(value, 0), 1) * 255) / 255) };
+  return { ...pixels, data: data.map((value) => roundHalfEven(single(Math.min(Math.max(value, 0), 1) * 255)) / 255) };
 }
+
+// In single precision, as PyTorch computes: half a step of the 256 values is met often, and then the last bit decides.
+const single = Math.fround;
 
 /** To the nearest whole number, halves to the even one, as PyTorch rounds. */
 function roundHalfEven(value: number): number {

@@ -114,7 +114,7 @@ function change(part: Partial<State>, asks = true): void {
 function redraw(): void {
   for (const name of state.models) if (answers.has(name)) showAnswer(modelOf(name));
   element("least").textContent = shared.checked ? "0" : "least";
-  element("most").textContent = shared.checked ? `${mostShown().toFixed(1)} × the mean` : "most";
+  element("most").textContent = shared.checked ? `${mostShown().toFixed(1)} times the mean` : "most";
 }
 
 async function show(sample: string): Promise<void> {
@@ -246,7 +246,7 @@ function showAnswer(model: Model): void {
   const strongest = map.indexOf(Math.max(...map));
   const place = `row ${Math.floor(strongest / grid[1]) + 1}, column ${(strongest % grid[1]) + 1}`;
   const when = steps === null ? "not recurrent" : step === 0 ? "before the first step" : `after step ${step} of ${steps}`;
-  const times = mean > 0 ? `, ${(map[strongest]! / mean).toFixed(1)} × the mean` : "";
+  const times = mean > 0 ? `, ${(map[strongest]! / mean).toFixed(1)} times the mean` : "";
   shownOn.querySelector(".position")!.textContent = `Layer ${layer + 1}, ${when}. Most at ${place}${times}.`;
   canvas.setAttribute(
     "aria-label",
@@ -509,6 +509,7 @@ Object.assign(window, {
     centrePixels,
     readPicture,
     corrupt,
+    Seeded,
     tableOf,
     corruptions: Object.keys(CORRUPTIONS),
     modelOf,

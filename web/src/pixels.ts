@@ -78,6 +78,16 @@ function resize(picture: Picture, width: number, height: number, left: number, t
   return resized;
 }
 
+/** Rows and columns exchanged. */
+function transposed(picture: Picture): Picture {
+  const { width, height } = picture;
+  const data = new Uint8Array(picture.data.length);
+  for (let row = 0; row < height; row++)
+    for (let column = 0; column < width; column++)
+      for (let part = 0; part < 4; part++) data[(column * height + row) * 4 + part] = picture.data[(row * width + column) * 4 + part]!;
+  return { data, width: height, height: width };
+}
+
 /** What a model of that size is shown of a picture: (3, size, size) in [0, 1]. A picture of the size is left as it is. */
 export function centrePixels(picture: Picture, size: number): Pixels {
   const { width, height } = picture;
@@ -88,10 +98,16 @@ export function centrePixels(picture: Picture, size: number): Pixels {
     [wide, high] = width < height ? [shorter, longer] : [longer, shorter];
     [left, top] = [round((wide - size) / 2), round((high - size) / 2)];
   }
-  const colours = resize(picture, wide, high, left, top, size);
+  const columnsFirst = height > 2 * width && high < height; // as Pillow 13 does it
+  const colours = columnsFirst
+    ? resize(transposed(picture), high, wide, top, left, size)
+    : resize(picture, wide, high, left, top, size);
+  const [down, right] = columnsFirst ? [1, size] : [size, 1];
   const data = new Float32Array(3 * size * size);
-  for (let index = 0; index < size * size; index++)
-    for (let channel = 0; channel < 3; channel++) data[channel * size * size + index] = colours[index * 3 + channel]! / 255;
+  for (let row = 0; row < size; row++)
+    for (let column = 0; column < size; column++)
+      for (let channel = 0; channel < 3; channel++)
+        data[(channel * size + row) * size + column] = colours[(row * down + column * right) * 3 + channel]! / 255;
   return { data, height: size, width: size };
 }
 

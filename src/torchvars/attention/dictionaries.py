@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..sparse import Convolution, Dense, Joint, Partition, native
-from ..sparse.forms import operators_allowed
+from ..sparse import Convolution, Dense, Joint, SoftPartition
 from ..sparse.precision import outside_autocast
 from .features import PositiveFeatures, orthogonalized
 from .tokens import Grid, as_grid, check_grid, check_heads, fit, precise, resolve_grid, split_heads, without_format
@@ -129,13 +128,10 @@ class Prototypes(nn.Module):
         # Orthogonal, of length 2 on average: the shares of projected tokens of unit variance are neither flat nor hard.
         self.prototypes = nn.Parameter(orthogonalized(torch.randn(heads, width, count)) * 2 * width**-0.5)
 
-    def forward(self, tokens: Tensor, grid: Grid | None = None) -> Partition:
+    def forward(self, tokens: Tensor, grid: Grid | None = None) -> SoftPartition:
         projected = precise(split_heads(self.project(tokens), self.heads))
         with outside_autocast(tokens):
-            prototypes = precise(self.prototypes).to(projected.dtype)
-            if operators_allowed() and native.takes(projected, prototypes):
-                return Partition(native.shares(projected, prototypes))
-            return Partition((projected @ prototypes).softmax(-1))
+            return SoftPartition(projected, precise(self.prototypes).to(projected.dtype))
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, prototypes={self.prototypes.shape[-1]}"

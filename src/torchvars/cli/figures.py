@@ -8,9 +8,14 @@ stability and sharpening (of maps).
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .extras import missing_extra
+from .maps import figure_names
 from .paths import check_folder, names_of, path_of
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 MODELS = ("softmax", "performer", "vars_s", "vars_d", "vars_sd")
 
@@ -56,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.kind not in KINDS:
         raise ValueError(f"no kind of map named {arguments.kind!r}: there are {', '.join(KINDS)}")
     results = [Results.read(path) for path in arguments.results]
-    images = _images(arguments.pictures)
+    images = _images(arguments.pictures, arguments.output)
     subjects = [open_subject(name) for name in arguments.models]
     asking, folder = maps.Asking(arguments.kind), arguments.output
     recurrent = [each for each in subjects if maps.reconstructs(each)]
@@ -82,7 +87,7 @@ def _tell(written: list[Path]) -> None:
     print("\n".join(map(str, written)), flush=True)
 
 
-def _images(places: list[Path] | None) -> dict:
+def _images(places: list[Path] | None, folder: Path) -> dict[str, "Image.Image"]:
     """Pictures by what their figures are called."""
     if places is None:
         try:
@@ -95,10 +100,10 @@ def _images(places: list[Path] | None) -> dict:
     from ..data.loose import find_pictures, open_picture
     from ..data.pictures import UNREADABLE
 
-    images = {}
-    for path in find_pictures(places):
+    images, names = {}, figure_names(find_pictures(places), folder)
+    for path, name in names.items():
         try:
-            images[path.stem] = open_picture(path)
+            images[name] = open_picture(path)
         except UNREADABLE as error:
             raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     return images

@@ -97,8 +97,11 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{twice[0]} is named twice: name each model once")
     views = [name for name in maps.VIEWS if name != "maps" and getattr(arguments, name) not in (None, False)]
     views = views or ([] if arguments.atoms else ["maps"])
+    for view, option, default in (("steps", "step", None), ("layers", "layer", "-1"), ("heads", "head", "mean")):
+        if views == [view] and getattr(arguments, option) != default:
+            raise ValueError(f"--{option} changes nothing where --{view} draws all of them: leave it out")
     unreadable = {}
-    names = _names(pictures, arguments.output)
+    names = figure_names(pictures, arguments.output)
     with _watching(len(pictures)) as tell:
         for path in pictures:
             try:
@@ -138,7 +141,7 @@ def _draw(views, subjects, image, asking, arguments: argparse.Namespace, name: s
     return written
 
 
-def _names(pictures: list[Path], folder: Path) -> dict[Path, str]:
+def figure_names(pictures: list[Path], folder: Path) -> dict[Path, str]:
     """What the figures of each picture are called: its name, with a number where two have the same.
 
     Raises:

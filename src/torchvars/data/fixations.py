@@ -157,7 +157,8 @@ class MIT1003(Looked):
         pictures = files.pictures("ALLSTIMULI")
         mats = [name for name in files.below("DATA") if name.endswith(".mat") and name.count("/") == 2]
         self._gaze = {(PurePosixPath(name).stem, name.split("/")[1]): name for name in mats}
-        drawn = files.pictures("ALLFIXATIONMAPS")
+        name = "ALLFIXATIONMAPS"
+        drawn = files.pictures(name) or files.pictures(f"{name}/{name}")  # as unpacked into a folder of its own
         self._drawn = {stem.removesuffix("_fixPts"): name for stem, name in drawn.items() if stem.endswith("_fixPts")}
         observers = sorted({observer for _, observer in self._gaze})
         known = {name for name, _ in self._gaze} if self._gaze else set(self._drawn)

@@ -133,7 +133,8 @@ def _draw(
         return False
     names = list(dict.fromkeys(name for *_, lines in panels for name, _ in lines))
     styles = dict(zip(names, zip(cycle(COLOURS), cycle(MARKERS), strict=False), strict=False))
-    figure = Figure(figsize=(4.4 * len(panels), 3.4 + 0.16 * len(names)), layout="constrained")
+    columns = 2 if len(panels) > 1 and len(names) > 2 else 1
+    figure = Figure(figsize=(4.4 * len(panels), 3.2 + 0.18 * -(-len(names) // columns)), layout="constrained")
     every = figure.subplots(1, len(panels), squeeze=False)[0]
     for number, (axis, (across, up, lines)) in enumerate(zip(every, panels, strict=True)):
         for name, points in lines:
@@ -156,9 +157,8 @@ def _draw(
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
     handles = {text: handle for axis in every for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        handles.values(), handles, loc="outside lower center", fontsize=8, frameon=False, ncols=1 + (len(names) > 6)
-    )
+    where = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles.values(), handles, fontsize=8, frameon=False, **where)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)

@@ -60,4 +60,4 @@ def bars(spread: Spread) -> list[list[float]] | None:
         return [[spread.deviation], [spread.deviation]]
     if spread.low is None or spread.high is None:
         return None
-    return [[spread.value - spread.low], [spread.high - spread.value]]
+    return [[max(spread.value - spread.low, 0.0)], [max(spread.high - spread.value, 0.0)]]  # not -0.0 by rounding

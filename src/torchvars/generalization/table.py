@@ -14,13 +14,14 @@ from ..evaluation.paper import PACS
 from .results import CHOSEN, PROBE, Generalization, Spread, paired
 
 MEAN = "mean"
+LEFT = ("target and weights", "accuracy", "model")  # columns; the others are numbers
 
 
 def print_generalization(results: Sequence[Generalization], console: Console | None = None) -> None:
-    """One model with all that was measured of it; or the main accuracy of several, and their differences."""
+    """One model with all its scores, in 80 columns; or the accuracy of several side by side, and their differences."""
     console = console or Console()
     if not console.is_terminal:
-        console.width = 80
+        console.width = 80 if len(results) == 1 else 110
     if len(results) == 1:
         print_one(results[0], console)
     else:
@@ -89,9 +90,10 @@ def print_several(results: Sequence[Generalization], console: Console) -> None:
         for each in results:
             cells = [each.over_seeds(weights, "target", target) for target in [*domains, None]]
             table.add_row(escape(each.model["name"]), *map(short_spread, cells))
-        for row in PACS.values() if set(domains) <= set(PACS["performer"]) else ():
+        table.add_section()
+        for row in PACS.values() if weights == CHOSEN and set(domains) <= set(PACS["performer"]) else ():
             figures = [row[domain] for domain in domains]
-            table.add_row(f"paper: {row['name']}", *(f"{each:.1f}" for each in [*figures, np.mean(figures)]))
+            table.add_row(f"paper, {row['name']}", *(f"{each:.1f}" for each in [*figures, np.mean(figures)]))
         console.print(table)
         table = new_table(
             f"less {escape(results[0].model['name'])}, {weights}: points, 95 % interval over pictures",
@@ -115,8 +117,8 @@ def difference(first: Generalization, second: Generalization, weights: str, targ
 
 def new_table(title: str, columns: Sequence[str]) -> Table:
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number < 2 else "right")
+    for column in columns:
+        table.add_column(column, justify="left" if column in LEFT else "right")
     return table
 
 
@@ -135,8 +137,8 @@ def short_spread(spread: Spread | None) -> str:
 
 
 def paper_of(result: Generalization) -> tuple[dict | None, str | None]:
-    """The row of the paper with the attention of a model, else its baseline; None for other domains than its."""
-    if not set(result.domains) <= set(PACS["performer"]):
+    """The row of the paper for an attention, else its baseline; None for other domains or without fine-tuning."""
+    if not set(result.domains) <= set(PACS["performer"]) or CHOSEN not in result.weights:
         return None, None
     attention = next((name for name in PACS if result.model["architecture"].endswith(f"_{name}")), None)
     row = PACS[attention or "performer"]

@@ -17,7 +17,7 @@ from ..attention.tokens import Grid
 from ..models.classifier import Classifier
 from ..sparse import ISTA, L1, LearnedISTA
 from .mixing import FilterMixing, LinearMixing, Mixing, SoftmaxMixing, SparseMixing, mixing_of
-from .observe import observe
+from .observe import Run, observe
 
 TRACED = ("implicit", "energy")
 
@@ -53,11 +53,7 @@ class WithMaps(nn.Module):
         self.layers = {}
         for name in seen.names:  # those of the same tokens as the last one
             run = seen.runs.get(name)
-            if (
-                run is not None
-                and not isinstance(run, ValueError)
-                and (run.grid, run.prefix) == (self.grid, self.prefix)
-            ):
+            if isinstance(run, Run) and (run.grid, run.prefix) == (self.grid, self.prefix):
                 mixing = seen.mixing(name)
                 check(mixing, kind, name)
                 self.layers[name] = mixing.steps
@@ -89,7 +85,7 @@ class WithMaps(nn.Module):
                     tokens = tokens.flatten(1, 2)
                 elif not getattr(layer, "batch_first", True):
                     tokens = tokens.transpose(0, 1)
-                mixing = mixing_of(layer, tokens, self.grid if self.prefix == 0 else None)
+                mixing = mixing_of(layer, tokens, self.grid)
                 codes = codes_of(mixing)
                 maps[name] = FIND[self.kind](mixing, codes, asked)
                 shares[name] = share_of_zeros(mixing, codes)
@@ -160,11 +156,10 @@ def handed_back(mixing: SparseMixing, codes: list[Tensor], seed: Tensor) -> Tens
     assert isinstance(solver, ISTA)
     operator = problem.operator
     lengths = [size for (size, _), _ in zip(solver.step.sizes(operator), codes[1:], strict=False)]
-    shrunk = isinstance(solver, LearnedISTA) or problem.strength > 0
     # All runs together, the longest first: one that ends after k steps joins when those after it are undone.
     slope, total = seed.unsqueeze(0), torch.zeros_like(seed).unsqueeze(0)
     for code, length in zip(codes[:0:-1], lengths[::-1], strict=True):
-        if shrunk:
+        if problem.strength > 0:  # else nothing is shrunk
             slope = slope * (code != 0).to(slope.dtype)
         moved = length * slope
         slope = torch.cat([slope - operator.gram(moved), seed.unsqueeze(0)])

@@ -3,7 +3,7 @@
 from .dynamics import LCA, NeuralDynamics
 from .equilibrium import Equilibrium
 from .forms import plain
-from .operators import Convolution, Dense, Joint, Operator, Partition
+from .operators import Convolution, Dense, Joint, Operator, Partition, SoftPartition
 from .penalty import L1, Shrinkage
 from .problem import SparseCoding
 from .reconstruct import reconstruct
@@ -30,6 +30,7 @@ __all__ = [
     "Partition",
     "RowSum",
     "Shrinkage",
+    "SoftPartition",
     "Solution",
     "Solver",
     "SpaRSA",

@@ -187,6 +187,27 @@ class Partition(Dense):
         return self.atoms.sum(-2).unsqueeze(-1).clamp_min(torch.finfo(self.atoms.dtype).tiny ** 0.5)
 
 
+class SoftPartition(Partition):
+    """P = softmax(k W) along its rows, of keys k and prototypes W. It is computed when it is first asked for.
+
+    Args:
+        keys: (..., N, d).
+        prototypes: (..., d, M).
+    """
+
+    def __init__(self, keys: Tensor, prototypes: Tensor):
+        self.keys, self.prototypes = keys, prototypes
+        self.nonnegative, self.size = True, prototypes.shape[-1]
+        self.grad_enabled = torch.is_grad_enabled()
+
+    @found_once
+    def atoms(self) -> Tensor:
+        """(..., N, M)."""
+        if operators_allowed() and self.keys.ndim == 4 and native.takes(self.keys, self.prototypes):
+            return native.shares(self.keys, self.prototypes)
+        return (self.keys @ self.prototypes).softmax(-1)
+
+
 class Convolution(Operator):
     """Every circular shift of a few filters for each channel: P is a convolution, P^T the correlation with it.
 

@@ -2,11 +2,12 @@
 
 from typing import TypeGuard
 
+import torch
 from torch import Tensor
 
 from . import native
 from .forms import operators_allowed
-from .operators import Dense, Operator, Partition, filters_beside_atoms
+from .operators import Dense, Operator, Partition, SoftPartition, filters_beside_atoms
 from .penalty import L1
 from .problem import SparseCoding
 from .solvers import ISTA, Solver
@@ -36,8 +37,8 @@ def _is_papers(solver: Solver, problem: SparseCoding) -> TypeGuard[ISTA]:
     )
 
 
-def _is_dense(operator: Operator) -> TypeGuard[Dense]:
-    return type(operator) in (Dense, Partition)
+def _is_dense(operator: Operator | None) -> TypeGuard[Dense]:
+    return type(operator) in (Dense, Partition, SoftPartition)
 
 
 def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
@@ -56,6 +57,8 @@ def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) 
 def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
     """By a dense dictionary, read out by itself or another one; None where there is no such form."""
     operator, signal, strength = problem.operator, problem.signal, problem.strength
+    if (output := _with_shares(problem, solver, reader)) is not None:
+        return output
     assert isinstance(operator, Dense)
     assert not isinstance(strength, Tensor)
     read = None if reader is None else reader.atoms if _is_dense(reader) else False
@@ -63,12 +66,30 @@ def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) ->
         return None
     if not native.takes(signal, operator.atoms, *([] if read is None else [read])):
         return None
+    if torch.broadcast_shapes(operator.atoms.shape[:-2], signal.shape[:2]) != signal.shape[:2]:
+        return None  # one signal for several dictionaries
     if type(solver.step) is RowSum:
         if solver.start == "scaled":
             return None
-        step_size = "totals" if type(operator) is Partition else 1 / operator.row_sums()
+        step_size = "totals" if isinstance(operator, Partition) else 1 / operator.row_sums()
     elif operator.nonnegative and operator.size <= operator.atoms.shape[-2]:
         step_size = "bound"
     else:
         step_size = 1 / operator.lipschitz()
     return native.reconstruct_dense(operator.atoms, step_size, read, signal, strength, solver.start, solver.steps)
+
+
+def _with_shares(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
+    """By shares that nobody has asked for yet, read out by themselves or others; None where there is no such form."""
+    parts = [problem.operator] if reader is None else [problem.operator, reader]
+    if type(solver.step) is not RowSum or solver.start == "scaled":
+        return None
+    if not all(type(part) is SoftPartition and part.keys.ndim == 4 and part.size > 0 for part in parts):
+        return None
+    tensors = [(part.keys, part.prototypes) for part in parts]
+    if not native.takes(problem.signal, *(tensor for pair in tensors for tensor in pair)):
+        return None
+    if problem.operator.size > 2 * problem.operator.keys.shape[-2]:
+        return None
+    read = None if reader is None else tensors[1]
+    return native.reconstruct_shares(tensors[0], read, problem.signal, problem.strength, solver.start, solver.steps)

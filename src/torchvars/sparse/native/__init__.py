@@ -95,6 +95,31 @@ def reconstruct_dense(
     return _split(image, heads)
 
 
+def reconstruct_shares(
+    dictionary: tuple[Tensor, Tensor],
+    reader: tuple[Tensor, Tensor] | None,
+    signal: Tensor,
+    strength: float,
+    start: str,
+    steps: int,
+) -> Tensor:
+    """As `reconstruct_dense` by totals, for shares softmax(k W) that are never held as a whole.
+
+    Args:
+        dictionary: keys (batch, heads, N, d) and prototypes (heads, d, M).
+        reader: the same of the reader, of K positions, if it is not the dictionary.
+        signal: (batch, heads, N, C).
+    Returns:
+        (batch, heads, N or K, C).
+    """
+    (keys, prototypes), (queries, others) = dictionary, reader or (None, None)
+    read = None if queries is None else _joined(queries)
+    image, _ = operators.reconstruct_shares(
+        _joined(signal), _joined(keys), prototypes, read, others, float(strength), start, steps
+    )
+    return _split(image, signal.shape[1])
+
+
 def unit_features(queries: Tensor, directions: Tensor, scale: float) -> Tensor:
     """exp(s q W - s^2 |q|^2 / 2) with columns of unit length.
 

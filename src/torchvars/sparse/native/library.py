@@ -55,10 +55,11 @@ class Atoms(ctypes.Structure):
 
     code = 1
     _fields_ = _fields(
-        "batch heads channels positions atoms reads steps start step_sizes totals",
+        "batch heads channels positions atoms reads steps start step_sizes chunks width totals",
         "strength",
         "signal dictionary reader step_size reconstruction found upstream "
-        "of_signal of_dictionary of_reader of_step_size",
+        "of_signal of_dictionary of_reader of_step_size "
+        "keys prototypes queries reader_prototypes of_keys of_prototypes of_queries of_reader_prototypes",
     )
 
     def work(self) -> int:

@@ -32,6 +32,7 @@ def reconstruct(
         (batch, H W, heads C).
     """
     signal, filters, atoms, bound = _contiguous(signal, filters, atoms, bound)
+    _check_filters(signal, filters, atoms, bound, height * width)
     output = torch.empty_like(signal)
     if signal.numel():
         job = _with_filters(
@@ -63,6 +64,8 @@ def reconstruct_backward(
 ) -> list[Tensor]:
     """Gradients of the signal, the filters and, if there are any, the atoms."""
     upstream, signal, filters, atoms, bound = _contiguous(upstream, signal, filters, atoms, bound)
+    _check_filters(signal, filters, atoms, bound, height * width)
+    _check(upstream.shape == signal.shape, upstream, signal)
     of_signal, of_filters = torch.empty_like(signal), torch.zeros_like(filters)
     of_atoms = None if atoms is None else torch.empty_like(atoms)
     if signal.numel():
@@ -108,6 +111,7 @@ def union_bound(filters: Tensor, atoms: Tensor, height: int, width: int) -> Tens
         (batch, heads C).
     """
     filters, atoms = _contiguous(filters, atoms)
+    _check(atoms.shape[1:3] == (filters.shape[0], height * width), filters, atoms)
     output = filters.new_empty(atoms.shape[0], filters.shape[0] * filters.shape[1])
     if output.numel():
         job = _with_filters(filters, atoms, atoms.shape[0], height, width, Bound, eigenvalue=output)
@@ -144,6 +148,9 @@ def solve_on_support(
         (batch, F H W + M, heads C).
     """
     filters, atoms, bound, support, target = _contiguous(filters, atoms, bound, support, target)
+    codes = filters.shape[2] * height * width + (0 if atoms is None else atoms.shape[3])
+    _check(target.shape[1] == codes and support.shape == target.shape and support.dtype == torch.bool, target)
+    _check_filters(target, filters, atoms, bound, height * width, positions=codes)
     output = torch.empty_like(target)
     if target.numel():
         job = _with_filters(
@@ -158,6 +165,14 @@ def solve_on_support(
 @solve_on_support.register_fake
 def _(filters, atoms, bound, support, target, height, width, iterations):
     return _like(target)
+
+
+def _check_filters(signal, filters, atoms, bound, size: int, positions: int | None = None) -> None:
+    """That everything is as large as the kernels take it to be; of a grid of that size."""
+    batch, heads, channels = signal.shape[0], filters.shape[0], filters.shape[0] * filters.shape[1]
+    _check(signal.shape[1:] == (positions or size, channels), signal, filters)
+    _check(bound.shape in ((1, channels), (batch, channels)), bound, signal)
+    _check(atoms is None or atoms.shape[:3] == (batch, heads, size), signal, filters, atoms)
 
 
 def _with_filters(
@@ -197,6 +212,7 @@ def reconstruct_dense(
         (batch, N or K, heads C), and the step sizes.
     """
     signal, atoms, step_size, reader = _contiguous(signal, atoms, step_size, reader)
+    _check_atoms(signal, atoms, step_size, reader)
     output, found = _outputs(signal, atoms, step_size, reader, rule)
     if output.numel():
         run(
@@ -234,6 +250,8 @@ def reconstruct_dense_backward(
 ) -> list[Tensor]:
     """Gradients of the signal, the atoms, the step sizes (zero where they are constants), and the reader, if any."""
     upstream, signal, atoms, step_size, reader = _contiguous(upstream, signal, atoms, step_size, reader)
+    _check_atoms(signal, atoms, step_size, reader)
+    _check(upstream.shape == _outputs(signal, atoms, step_size, reader, "given")[0].shape, upstream, signal)
     given = [signal, atoms, step_size, *([] if reader is None else [reader])]
     gradients = [(torch.empty_like if upstream.numel() else torch.zeros_like)(each) for each in given]
     of_signal, of_atoms, of_step_size, *of_reader = gradients
@@ -255,13 +273,130 @@ def _(upstream, signal, atoms, step_size, reader, rule, strength, start, steps):
     return [_like(each) for each in (signal, atoms, step_size, reader) if each is not None]
 
 
+def _check_atoms(signal, atoms, step_size, reader) -> None:
+    batch, heads, positions, count = atoms.shape
+    _check(signal.shape[:2] == (batch, positions) and signal.shape[2] % heads == 0, signal, atoms)
+    _check(step_size is None or step_size.shape in ((batch, heads, 1), (batch, heads, count)), atoms, step_size)
+    _check(reader is None or (*reader.shape[:2], reader.shape[3]) == (batch, heads, count), atoms, reader)
+
+
 def _with_atoms(signal, atoms, step_size, reader, rule: str, strength: float, start: str, steps: int, **rest) -> Atoms:
     batch, heads, positions, count = atoms.shape
     return task(
-        Atoms, atoms, batch=batch, heads=heads, channels=signal.shape[2] // heads, positions=positions, atoms=count,
+        Atoms, atoms, batch=batch, chunks=batch, heads=heads, channels=signal.shape[2] // heads, positions=positions,
+        atoms=count,
         reads=0 if reader is None else reader.shape[2], step_sizes=0 if step_size is None else step_size.shape[2],
         totals=rule == "totals", strength=strength, start=STARTS.index(start), steps=steps, signal=signal,
         dictionary=atoms, reader=reader, step_size=step_size, **rest,
+    )  # fmt: skip
+
+
+@torch.library.custom_op("torchvars::reconstruct_shares", mutates_args=(), device_types="cpu")
+def reconstruct_shares(
+    signal: Tensor,
+    keys: Tensor,
+    prototypes: Tensor,
+    queries: Tensor | None,
+    reader_prototypes: Tensor | None,
+    strength: float,
+    start: str,
+    steps: int,
+) -> tuple[Tensor, Tensor]:
+    """As `reconstruct_dense` by totals, with P = softmax(k W) that is never held as a whole, and so the reader.
+
+    Args:
+        signal: (batch, N, heads C).
+        keys: k, (batch, N, heads d).
+        prototypes: W, (heads, d, M).
+        queries, reader_prototypes: those of the reader, (batch, K, heads d) and (heads, d, M), or None for P itself.
+        strength, start, steps: of the problem and of the solver.
+    Returns:
+        (batch, N or K, heads C), and the step sizes, (batch, heads, M).
+    """
+    given = signal, keys, prototypes, queries, reader_prototypes = _contiguous(
+        signal, keys, prototypes, queries, reader_prototypes
+    )
+    _check_shares(*given)
+    output, found = _outputs_of_shares(*given)
+    if output.numel():
+        job = _with_shares(*given, strength, start, steps, reconstruction=output, found=found)
+        chunked(job)
+        run(job)
+    return output, found
+
+
+@reconstruct_shares.register_fake
+def _(signal, keys, prototypes, queries, reader_prototypes, strength, start, steps):
+    return _outputs_of_shares(signal, keys, prototypes, queries, reader_prototypes)
+
+
+def _outputs_of_shares(signal, keys, prototypes, queries, reader_prototypes) -> tuple[Tensor, Tensor]:
+    rows = (keys if queries is None else queries).shape[1]
+    found = signal.new_empty(signal.shape[0], prototypes.shape[0], prototypes.shape[2])
+    return signal.new_empty(signal.shape[0], rows, signal.shape[2]), found
+
+
+@torch.library.custom_op("torchvars::reconstruct_shares_backward", mutates_args=(), device_types="cpu")
+def reconstruct_shares_backward(
+    upstream: Tensor,
+    signal: Tensor,
+    keys: Tensor,
+    prototypes: Tensor,
+    queries: Tensor | None,
+    reader_prototypes: Tensor | None,
+    step_size: Tensor,
+    strength: float,
+    start: str,
+    steps: int,
+) -> list[Tensor]:
+    """Gradients of the signal, the keys, their prototypes and, if there are any, the queries and theirs."""
+    upstream, step_size = _contiguous(upstream, step_size)
+    given = signal, keys, prototypes, queries, reader_prototypes = _contiguous(
+        signal, keys, prototypes, queries, reader_prototypes
+    )
+    _check_shares(*given)
+    output, found = _outputs_of_shares(*given)
+    _check(upstream.shape == output.shape and step_size.shape == found.shape, upstream, step_size)
+    gradients = [torch.zeros_like(each) for each in given if each is not None]
+    if upstream.numel():
+        of_signal, of_keys, _, *of_reader = gradients
+        job = _with_shares(
+            *given, strength, start, steps, step_sizes=step_size.shape[2], step_size=step_size, upstream=upstream,
+            of_signal=of_signal, of_keys=of_keys, of_queries=of_reader[0] if of_reader else None,
+        )  # fmt: skip
+        of_chunks = prototypes.new_empty(2, chunked(job), *prototypes.shape)
+        job.of_prototypes = of_chunks[0].data_ptr()
+        if of_reader:
+            job.of_reader_prototypes = of_chunks[1].data_ptr()
+        run(job)
+        gradients[2] = _sum(of_chunks[0])
+        if of_reader:
+            gradients[4] = _sum(of_chunks[1])
+    return gradients
+
+
+@reconstruct_shares_backward.register_fake
+def _(upstream, signal, keys, prototypes, queries, reader_prototypes, step_size, strength, start, steps):
+    return [_like(each) for each in (signal, keys, prototypes, queries, reader_prototypes) if each is not None]
+
+
+def _check_shares(signal, keys, prototypes, queries, reader_prototypes) -> None:
+    heads, width, _ = prototypes.shape
+    _check(keys.shape == (*signal.shape[:2], heads * width) and signal.shape[2] % heads == 0, signal, keys, prototypes)
+    if queries is not None:
+        fit = queries.shape[0] == signal.shape[0] and queries.shape[2] == heads * width
+        _check(fit and reader_prototypes.shape == prototypes.shape, queries, reader_prototypes, prototypes)
+
+
+def _with_shares(
+    signal, keys, prototypes, queries, reader_prototypes, strength: float, start: str, steps: int, **rest
+) -> Atoms:
+    heads, width, count = prototypes.shape
+    return task(
+        Atoms, signal, batch=signal.shape[0], chunks=1, heads=heads, channels=signal.shape[2] // heads, width=width,
+        positions=keys.shape[1], atoms=count, reads=0 if queries is None else queries.shape[1], totals=True,
+        strength=strength, start=STARTS.index(start), steps=steps, signal=signal, keys=keys, prototypes=prototypes,
+        queries=queries, reader_prototypes=reader_prototypes, **rest,
     )  # fmt: skip
 
 
@@ -272,7 +407,8 @@ def features(queries: Tensor, directions: Tensor, scale: float, shares: bool) ->
     exp(s q W - s^2 |q|^2 / 2) with columns of unit length, or, as `shares`, softmax(q W) along the rows.
     """
     queries, directions = _contiguous(queries, directions)
-    output = queries.new_empty(queries.shape[0], directions.shape[0], queries.shape[1], directions.shape[2])
+    _check(queries.shape[2] == directions.shape[0] * directions.shape[1], queries, directions)
+    output = queries.new_empty(_shape_of_features(queries, directions))
     if output.numel():
         job = _with_queries(queries, directions, scale, shares, features=output)
         chunked(job)
@@ -282,7 +418,7 @@ def features(queries: Tensor, directions: Tensor, scale: float, shares: bool) ->
 
 @features.register_fake
 def _(queries, directions, scale, shares):
-    return queries.new_empty(queries.shape[0], directions.shape[0], queries.shape[1], directions.shape[2])
+    return queries.new_empty(_shape_of_features(queries, directions))
 
 
 @torch.library.custom_op("torchvars::features_backward", mutates_args=(), device_types="cpu")
@@ -291,6 +427,8 @@ def features_backward(
 ) -> list[Tensor]:
     """Gradients of the queries and, for shares, the directions; of unit features those are constants."""
     upstream, queries, directions, found = _contiguous(upstream, queries, directions, found)
+    _check(queries.shape[2] == directions.shape[0] * directions.shape[1], queries, directions)
+    _check(found.shape == upstream.shape == _shape_of_features(queries, directions), found, upstream)
     of_queries, of_directions = torch.empty_like(queries), torch.zeros_like(directions)
     if found.numel():
         job = _with_queries(
@@ -311,12 +449,24 @@ def _(upstream, queries, directions, found, scale, shares):
     return [_like(queries), _like(directions)] if shares else [_like(queries)]
 
 
+def _shape_of_features(queries: Tensor, directions: Tensor) -> tuple[int, ...]:
+    return queries.shape[0], directions.shape[0], queries.shape[1], directions.shape[2]
+
+
 def _with_queries(queries: Tensor, directions: Tensor, scale: float, shares: bool, **rest) -> Features:
     heads, channels, count = directions.shape
     return task(
         Features, queries, batch=queries.shape[0], heads=heads, channels=channels, positions=queries.shape[1],
         atoms=count, shares=shares, scale=scale, queries=queries, directions=directions, **rest,
     )  # fmt: skip
+
+
+def _check(fits: bool, *given: Tensor | None) -> None:
+    """A ValueError unless they fit: the kernels take the shapes of what they read and write as they are told."""
+    tensors = [each for each in given if each is not None]
+    if not fits or any(each.dtype not in (torch.float32, torch.float64) for each in tensors):
+        shapes = ", ".join(f"{tuple(each.shape)} of {str(each.dtype).removeprefix('torch.')}" for each in tensors)
+        raise ValueError(f"these do not belong to one problem, or are neither float32 nor float64: {shapes}")
 
 
 def _contiguous(*tensors: Tensor | None) -> list[Any]:
@@ -365,6 +515,16 @@ def _differentiate_dense(ctx, upstream: Tensor, _):
     return of_signal, of_atoms, of_step_size if given else None, of_reader[0] if of_reader else None, *[None] * 4
 
 
+def _keep_shares(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[:5], output[1])
+    ctx.rest = inputs[5:]
+
+
+def _differentiate_shares(ctx, upstream: Tensor, _):
+    gradients = torch.ops.torchvars.reconstruct_shares_backward(upstream, *ctx.saved_tensors, *ctx.rest)
+    return *gradients, *[None] * (8 - len(gradients))
+
+
 def _keep_features(ctx, inputs, output) -> None:
     queries, directions, *ctx.rest = inputs
     ctx.save_for_backward(queries, directions, output)
@@ -377,6 +537,12 @@ def _differentiate_features(ctx, upstream: Tensor):
 
 reconstruct.register_autograd(_differentiate, setup_context=_keep)
 reconstruct_dense.register_autograd(_differentiate_dense, setup_context=_keep_dense)
+reconstruct_shares.register_autograd(_differentiate_shares, setup_context=_keep_shares)
 features.register_autograd(_differentiate_features, setup_context=_keep_features)
-for backward in (reconstruct_backward, reconstruct_dense_backward, features_backward):
+for backward in (
+    reconstruct_backward,
+    reconstruct_dense_backward,
+    reconstruct_shares_backward,
+    features_backward,
+):
     backward.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)

@@ -2,11 +2,12 @@
 //
 //     g_i = G u_{i-1} - b,   u_i = S(u_{i-1} - r g_i, strength r),   result R u_T        G = P^T P,   b = P^T x
 //
-// r is a number, 1 / L, or one for each atom, which may be 1 / P^T 1. Between P^T x and P u there are matrices of atoms x atoms and atoms x
-// channels only: everything of one head of one image stays in the cache. docs/performance.md derives the gradient.
+// r is a number, 1 / L, or one for each atom, which may be 1 / P^T 1. Between P^T x and P u there are matrices of atoms x
+// atoms and atoms x channels only: everything of one head of one image stays in the cache. docs/performance.md derives
+// the gradient.
 #pragma once
 #include "bounds.h"
-#include "task.h"
+#include "feature_map.h"
 
 namespace {
 
@@ -16,18 +17,25 @@ template <class T> class AtomsIsta {
 
   static constexpr int64_t some = 128;  // positions at a time
 
+  struct Dictionary {  // as it is given, or as what it is made of
+    const T *given, *queries;
+    T *of_given, *of_queries;
+    V *prototypes, *turned = nullptr, *gathered = nullptr;  // (width, across), its transpose, its gradient
+  };
+
   const Atoms &task;
-  int64_t across, width, reads;  // vectors of the atoms and of the channels, positions that are read
+  int64_t across, width, wide, reads;  // vectors of atoms, channels and a head's keys; positions that are read
   bool backward;
+  Dictionary atoms, reader;
   V *gram, *drive, *step;  // (atoms, across), (atoms, width), (across): r of each atom
   V *rows, *map;           // of some positions: (some, across), (some, width)
   V *codes, *slopes;       // u_i and g_i, of every step in the backward pass
-  V *turned, *of_gram, *of_drive, *of_code, *moved, *of_step, *arrived;
+  V *turned, *of_gram, *of_drive, *of_code, *moved, *of_step, *arrived, *of_rows, *of_keys;
 
  public:
   AtomsIsta(const Atoms &given, Room &room) : task(given) {
     across = vectors_of<T>(task.atoms), width = vectors_of<T>(task.channels);
-    reads = task.reads ? task.reads : task.positions;
+    wide = vectors_of<T>(task.width), reads = task.reads ? task.reads : task.positions;
     backward = task.upstream != nullptr;
     const int64_t square = task.atoms * across, code = task.atoms * width, kept = backward ? task.steps : 0;
     gram = room.take<V>(square), drive = room.take<V>(code), step = room.take<V>(3 * across);
@@ -37,37 +45,39 @@ template <class T> class AtomsIsta {
       turned = room.take<V>(2 * task.channels * across), of_gram = room.take<V>(square);
       of_drive = room.take<V>(code), of_code = room.take<V>(code), moved = room.take<V>(code);
       of_step = room.take<V>(across), arrived = room.take<V>(some * width);
+      of_rows = room.take<V>(some * across), of_keys = room.take<V>(some * wide);
     }
+    lay_out(atoms, room);
+    lay_out(reader, room);
   }
 
-  static int64_t items(const Atoms &task) { return task.batch * task.heads; }
+  static int64_t items(const Atoms &task) { return task.heads * task.chunks; }
 
   void run(int64_t item) {
-    const T *atoms = (const T *)task.dictionary + item * task.positions * task.atoms;
-    const T *reader = task.reader ? (const T *)task.reader + item * reads * task.atoms : atoms;
-    memset(gram, 0, sizeof(V) * task.atoms * across);
-    memset(drive, 0, sizeof(V) * task.atoms * width);
-    memset(step, 0, sizeof(V) * across);
-    each_part(task.positions, [&](int64_t first, int64_t count) {
-      const T *part = atoms + first * task.atoms;
-      for (int64_t n = 0; n < count; n++) load_row(part + n * task.atoms, task.atoms, rows + n * across);
-      if (task.totals && !task.step_sizes)
-        for (int64_t n = 0; n < count; n++)
-          for (int64_t i = 0; i < across; i++) step[i] += rows[n * across + i];
-      load_map(task.signal, task.positions, item, first, count, map);
-      multiply_transposed<T, true>(part, task.atoms, count, rows, gram, across);
-      multiply_transposed<T, true>(part, task.atoms, count, map, drive, width);
-    });
-    set_step(item);
-    solve();
-    if (backward) return differentiate(item, atoms, reader);
-    each_part(reads, [&](int64_t first, int64_t count) {
-      multiply<T>(reader + first * task.atoms, count, task.atoms, codes, map, width);
-      store_map(map, reads, item, first, count, task.reconstruction);
-    });
+    const int64_t head = item / task.chunks, chunk = item % task.chunks;
+    enter(atoms, task.prototypes, head);
+    if (task.queries) enter(reader, task.reader_prototypes, head);
+    for (int64_t image = task.batch * chunk / task.chunks; image < task.batch * (chunk + 1) / task.chunks; image++) {
+      const int64_t pair = image * task.heads + head;
+      place(atoms, pair, task.positions, task.dictionary, task.keys, task.of_dictionary, task.of_keys);
+      place(reader, pair, reads, task.reader, task.queries, task.of_reader, task.of_queries);
+      solve(pair);
+      if (backward)
+        differentiate(pair);
+      else
+        each_part(reads, [&](int64_t first, int64_t count) {
+          const Numbers<T> r = part(has_reader() ? reader : atoms, first, count);
+          multiply_all<T, false>(r, count, task.atoms, codes, map, width);
+          store_map(map, reads, pair, first, count, task.reconstruction);
+        });
+    }
+    if (!backward) return;
+    leave_prototypes(atoms, task.of_prototypes, chunk, head);
+    leave_prototypes(reader, task.of_reader_prototypes, chunk, head);
   }
 
  private:
+  bool has_reader() const { return task.reader || task.queries; }
   T step_of(int64_t atom) const { return ((const T *)step)[atom]; }
 
   template <class Part> void each_part(int64_t positions, Part part) const {
@@ -75,43 +85,122 @@ template <class T> class AtomsIsta {
       part(first, positions - first < some ? positions - first : some);
   }
 
-  // Signals (batch, positions, heads channels)
-  int64_t place(int64_t positions, int64_t item, int64_t first) const {
-    return ((item / task.heads * positions + first) * task.heads + item % task.heads) * task.channels;
+  // Dictionaries
+
+  void lay_out(Dictionary &dictionary, Room &room) const {
+    dictionary.prototypes = room.take<V>(task.width * across);
+    if (!backward) return;
+    dictionary.turned = room.take<V>(task.atoms * wide), dictionary.gathered = room.take<V>(task.width * across);
   }
 
-  void load_map(const void *from, int64_t positions, int64_t item, int64_t first, int64_t count, V *to) const {
-    const T *at = (const T *)from + place(positions, item, first);
+  void enter(Dictionary &dictionary, const void *prototypes, int64_t head) const {
+    if (!prototypes) return;
+    const T *from = (const T *)prototypes + head * task.width * task.atoms;
+    for (int64_t c = 0; c < task.width; c++)
+      load_row(from + c * task.atoms, task.atoms, dictionary.prototypes + c * across);
+    if (!backward) return;
+    transpose<T>(dictionary.prototypes, task.width, task.atoms, across, dictionary.turned);
+    memset(dictionary.gathered, 0, sizeof(V) * task.width * across);
+  }
+
+  void leave_prototypes(const Dictionary &dictionary, void *to, int64_t chunk, int64_t head) const {
+    if (!to) return;
+    for (int64_t c = 0; c < task.width; c++)
+      store_row((T *)to + ((chunk * task.heads + head) * task.width + c) * task.atoms, dictionary.gathered + c * across,
+                task.atoms);
+  }
+
+  int64_t apart() const { return task.heads * task.width; }  // keys of one head, from position to position
+
+  void place(Dictionary &dictionary, int64_t pair, int64_t count, const void *given, const void *queries,
+             void *of_given, void *of_queries) const {
+    const int64_t rows = pair * count * task.atoms;
+    const int64_t keys = (pair / task.heads * count * task.heads + pair % task.heads) * task.width;
+    dictionary.given = given ? (const T *)given + rows : nullptr;
+    dictionary.queries = queries ? (const T *)queries + keys : nullptr;
+    dictionary.of_given = of_given ? (T *)of_given + rows : nullptr;
+    dictionary.of_queries = of_queries ? (T *)of_queries + keys : nullptr;
+  }
+
+  // Some rows of a dictionary; as vectors they are in `rows` if they had to be computed.
+  Numbers<T> part(const Dictionary &dictionary, int64_t first, int64_t count) const {
+    if (dictionary.given) return {dictionary.given + first * task.atoms, task.atoms, 1};
+    multiply_all<T, false>({dictionary.queries + first * apart(), apart(), 1}, count, task.width, dictionary.prototypes,
+                           rows, across);
+    share<T>(rows, count, task.atoms);
+    return {(const T *)rows, across * lanes, 1};
+  }
+
+  static Numbers<T> flipped(Numbers<T> p) { return {p.data, p.column, p.row}; }
+
+  // Takes `of_rows`, the gradient of some rows that were computed last, where it belongs.
+  void leave(const Dictionary &dictionary, int64_t first, int64_t count) const {
+    if (dictionary.given) {
+      T *to = dictionary.of_given + first * task.atoms;
+      for (int64_t n = 0; n < count; n++) store_row(to + n * task.atoms, of_rows + n * across, task.atoms);
+      return;
+    }
+    for (int64_t n = 0; n < count; n++) unshare<T>(rows + n * across, of_rows + n * across, across);
+    multiply_all<T, false>({(const T *)rows, across * lanes, 1}, count, task.atoms, dictionary.turned, of_keys, wide);
+    for (int64_t n = 0; n < count; n++)
+      store_row(dictionary.of_queries + (first + n) * apart(), of_keys + n * wide, task.width);
+    multiply_all<T, true>({dictionary.queries + first * apart(), 1, apart()}, task.width, count, rows,
+                          dictionary.gathered, across);
+  }
+
+  // Signals (batch, positions, heads channels)
+  int64_t signal(int64_t positions, int64_t pair, int64_t first) const {
+    return ((pair / task.heads * positions + first) * task.heads + pair % task.heads) * task.channels;
+  }
+
+  void load_map(const void *from, int64_t positions, int64_t pair, int64_t first, int64_t count, V *to) const {
+    const T *at = (const T *)from + signal(positions, pair, first);
     for (int64_t n = 0; n < count; n++) load_row(at + n * task.heads * task.channels, task.channels, to + n * width);
   }
 
-  void store_map(const V *from, int64_t positions, int64_t item, int64_t first, int64_t count, void *to) const {
-    T *at = (T *)to + place(positions, item, first);
+  void store_map(const V *from, int64_t positions, int64_t pair, int64_t first, int64_t count, void *to) const {
+    T *at = (T *)to + signal(positions, pair, first);
     for (int64_t n = 0; n < count; n++) store_row(at + n * task.heads * task.channels, from + n * width, task.channels);
   }
 
-  void set_step(int64_t item) {
-    const T *given = (const T *)task.step_size + item * task.step_sizes;
+  void set_step(int64_t pair) {
+    const T *given = (const T *)task.step_size + pair * task.step_sizes;
     T *found = (T *)task.found;
     if (task.totals && !task.step_sizes) {
       for (int64_t i = 0; i < across; i++) step[i] = T(1) / larger<T>(all(least_total()), step[i]);
-      return store_row(found + item * task.atoms, step, task.atoms);
+      return store_row(found + pair * task.atoms, step, task.atoms);
     }
     if (task.step_sizes > 1) return load_row(given, task.atoms, step);
     T size;
     if (task.step_sizes)
       size = *given;
     else
-      found[item] = size = 1 / perron_eigenvalue<T>(gram, task.atoms, step + across, step + 2 * across);
+      found[pair] = size = 1 / perron_eigenvalue<T>(gram, task.atoms, step + across, step + 2 * across);
     for (int64_t i = 0; i < across; i++) step[i] = all(size);
   }
 
-  static T least_total() { return root(Precision<T>::tiny); }  // of an atom of zeros, so that its inverse stays a number
+  // Of an atom of zeros, so that its inverse stays a number.
+  static T least_total() { return root(Precision<T>::tiny); }
 
   V *code(int64_t i) const { return codes + (backward ? i * task.atoms * width : 0); }
   V *slope(int64_t i) const { return slopes + (backward ? i * task.atoms * width : 0); }
 
-  void solve() {
+  void solve(int64_t pair) {
+    memset(gram, 0, sizeof(V) * task.atoms * across);
+    memset(drive, 0, sizeof(V) * task.atoms * width);
+    memset(step, 0, sizeof(V) * across);
+    each_part(task.positions, [&](int64_t first, int64_t count) {
+      const Numbers<T> p = part(atoms, first, count);
+      if (atoms.given)
+        for (int64_t n = 0; n < count; n++) load_row(p.data + n * task.atoms, task.atoms, rows + n * across);
+      if (task.totals && !task.step_sizes)
+        for (int64_t n = 0; n < count; n++)
+          for (int64_t i = 0; i < across; i++) step[i] += rows[n * across + i];
+      load_map(task.signal, task.positions, pair, first, count, map);
+      multiply_all<T, true>(flipped(p), task.atoms, count, rows, gram, across);
+      multiply_all<T, true>(flipped(p), task.atoms, count, map, drive, width);
+    });
+    set_step(pair);
     V *u = code(0);
     for (int64_t m = 0; m < task.atoms; m++)
       for (int64_t c = 0; c < width; c++) {
@@ -139,7 +228,7 @@ template <class T> class AtomsIsta {
     }
   }
 
-  void differentiate(int64_t item, const T *atoms, const T *reader) {
+  void differentiate(int64_t pair) {
     const int64_t size = task.atoms * width;
     V *of_result = turned, *of_moved = turned + task.channels * across;  // u_T, and the others, with atoms along rows
     memset(of_gram, 0, sizeof(V) * task.atoms * across);
@@ -148,11 +237,12 @@ template <class T> class AtomsIsta {
     memset(of_code, 0, sizeof(V) * size);
     transpose<T>(code(task.steps), task.atoms, task.channels, width, of_result);
     each_part(reads, [&](int64_t first, int64_t count) {
-      load_map(task.upstream, reads, item, first, count, arrived);
-      multiply_transposed<T, true>(reader + first * task.atoms, task.atoms, count, arrived, of_code, width);
-      if (!task.reader) return;
-      multiply<T>((const T *)arrived, count, task.channels, of_result, rows, across, width * lanes);
-      leave(count, (T *)task.of_reader + (item * reads + first) * task.atoms);
+      const Numbers<T> r = part(has_reader() ? reader : atoms, first, count);
+      load_map(task.upstream, reads, pair, first, count, arrived);
+      multiply_all<T, true>(flipped(r), task.atoms, count, arrived, of_code, width);
+      if (!has_reader()) return;
+      multiply<T>((const T *)arrived, count, task.channels, of_result, of_rows, across, width * lanes);
+      leave(reader, first, count);
     });
     for (int64_t i = task.steps; i >= 1; i--) {
       unshrink(code(i), slope(i - 1));
@@ -173,25 +263,25 @@ template <class T> class AtomsIsta {
     if (task.totals)  // of the sums; that of an atom of zeros does not change its step
       for (int64_t i = 0; i < across; i++)
         of_step[i] = step[i] < T(1) / least_total() ? -of_step[i] * step[i] * step[i] : V{};
-    if (task.of_step_size) store_row((T *)task.of_step_size + item * task.atoms, of_step, task.atoms);
+    if (task.of_step_size) store_row((T *)task.of_step_size + pair * task.atoms, of_step, task.atoms);
     transpose<T>(of_gram, task.atoms, task.atoms, across, gram);
     for (int64_t i = 0; i < task.atoms * across; i++) of_gram[i] += gram[i];
     transpose<T>(of_drive, task.atoms, task.channels, width, of_moved);
     each_part(task.positions, [&](int64_t first, int64_t count) {  // P (G + G^T) + x b^T, and the result's P
-      const T *part = atoms + first * task.atoms;
-      multiply<T>(part, count, task.atoms, of_gram, rows, across);
-      load_map(task.signal, task.positions, item, first, count, map);
-      multiply<T, true>((const T *)map, count, task.channels, of_moved, rows, across, width * lanes);
-      if (!task.reader) {
-        load_map(task.upstream, reads, item, first, count, arrived);
-        multiply<T, true>((const T *)arrived, count, task.channels, of_result, rows, across, width * lanes);
+      const Numbers<T> p = part(atoms, first, count);
+      multiply_all<T, false>(p, count, task.atoms, of_gram, of_rows, across);
+      load_map(task.signal, task.positions, pair, first, count, map);
+      multiply<T, true>((const T *)map, count, task.channels, of_moved, of_rows, across, width * lanes);
+      if (!has_reader()) {
+        load_map(task.upstream, reads, pair, first, count, arrived);
+        multiply<T, true>((const T *)arrived, count, task.channels, of_result, of_rows, across, width * lanes);
       }
       if (task.totals)
         for (int64_t n = 0; n < count; n++)
-          for (int64_t i = 0; i < across; i++) rows[n * across + i] += of_step[i];
-      leave(count, (T *)task.of_dictionary + (item * task.positions + first) * task.atoms);
-      multiply<T>(part, count, task.atoms, of_drive, map, width);
-      store_map(map, task.positions, item, first, count, task.of_signal);
+          for (int64_t i = 0; i < across; i++) of_rows[n * across + i] += of_step[i];
+      multiply_all<T, false>(p, count, task.atoms, of_drive, map, width);
+      store_map(map, task.positions, pair, first, count, task.of_signal);
+      leave(atoms, first, count);
     });
   }
 
@@ -210,10 +300,6 @@ template <class T> class AtomsIsta {
       }
       ((T *)of_step)[m] += total<T>(sum);
     }
-  }
-
-  void leave(int64_t count, T *to) const {
-    for (int64_t n = 0; n < count; n++) store_row(to + n * task.atoms, rows + n * across, task.atoms);
   }
 };
 

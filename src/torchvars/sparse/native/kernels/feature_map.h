@@ -10,6 +10,30 @@
 
 namespace {
 
+// Rows of so many numbers become their softmax; what is beside them in the last vector becomes zero.
+template <class T> void share(Vector<T> *rows, int64_t count, int64_t size) {
+  typedef Vector<T> V;
+  constexpr int64_t lanes = Lanes<T>::count;
+  const int64_t across = vectors_of<T>(size);
+  for (V *row = rows; row < rows + count * across; row += across) {
+    for (int64_t lane = size; lane < across * lanes; lane++) row[across - 1][lane % lanes] = -(T)INFINITY;
+    V top = row[0], sum = {};
+    for (int64_t i = 1; i < across; i++) top = larger<T>(row[i], top);
+    const T most = largest<T>(top);
+    for (int64_t i = 0; i < across; i++) row[i] = exponential<T>(row[i] - most), sum += row[i];
+    const T part = T(1) / total<T>(sum);
+    for (int64_t i = 0; i < across; i++) row[i] *= part;
+  }
+}
+
+// A row of shares becomes the gradient of its logarithms.
+template <class T> INLINE void unshare(Vector<T> *row, const Vector<T> *gradient, int64_t across) {
+  Vector<T> sum = {};
+  for (int64_t i = 0; i < across; i++) sum += gradient[i] * row[i];
+  const T along = total<T>(sum);
+  for (int64_t i = 0; i < across; i++) row[i] *= gradient[i] - along;
+}
+
 template <class T> class FeatureMap {
   typedef Vector<T> V;
   static constexpr int64_t lanes = Lanes<T>::count;
@@ -64,23 +88,9 @@ template <class T> class FeatureMap {
   void forward(int64_t image, int64_t head) {
     const T *query = queries(image, head);
     multiply_all<T, false>({query, apart(), 1}, task.positions, task.channels, directions, atoms, across);
-    task.shares ? share() : make_unit(query);
+    task.shares ? share<T>(atoms, task.positions, task.atoms) : make_unit(query);
     T *to = (T *)task.features + start(image, head);
     for (int64_t n = 0; n < task.positions; n++) store_row(to + n * task.atoms, atoms + n * across, task.atoms);
-  }
-
-  void share() {
-    for (int64_t n = 0; n < task.positions; n++) {
-      V *row = atoms + n * across;
-      for (int64_t lane = task.atoms; lane < across * lanes; lane++)  // what is no atom gets no share
-        row[across - 1][lane % lanes] = -(T)INFINITY;
-      V top = row[0], sum = {};
-      for (int64_t i = 1; i < across; i++) top = larger<T>(row[i], top);
-      const T most = largest<T>(top);
-      for (int64_t i = 0; i < across; i++) row[i] = exponential<T>(row[i] - most), sum += row[i];
-      const T part = T(1) / total<T>(sum);
-      for (int64_t i = 0; i < across; i++) row[i] *= part;
-    }
   }
 
   void make_unit(const T *query) {
@@ -126,9 +136,7 @@ template <class T> class FeatureMap {
       load_row(upstream + n * task.atoms, task.atoms, gradient);
       V sum = {};
       if (task.shares) {
-        for (int64_t i = 0; i < across; i++) sum += gradient[i] * row[i];
-        const T share = total<T>(sum);
-        for (int64_t i = 0; i < across; i++) row[i] *= gradient[i] - share;
+        unshare<T>(row, gradient, across);
       } else {
         for (int64_t i = 0; i < across; i++) row[i] = (gradient[i] - row[i] * along[i]) * row[i], sum += row[i];
         const T square = scale * scale * total<T>(sum);

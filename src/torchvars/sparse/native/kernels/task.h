@@ -39,13 +39,18 @@ struct Atoms {
   int64_t reads;       // (batch, heads, reads, atoms), positions of the reader; none: 0
   int64_t steps, start;
   int64_t step_sizes;  // (batch, heads, step_sizes): 1, or one for each atom; none are given: 0
-  int64_t totals;      // they are 1: one over the sums of the atoms, one for each, 0: one over a bound on the eigenvalues
+  int64_t chunks;      // into how many parts the batch is cut
+  int64_t width;       // keys (batch, positions, heads width), queries (batch, reads, heads width); none: 0
+  int64_t totals;      // step sizes are 1: one over the sum of each atom, 0: one over a bound on the eigenvalues
   double strength;
   const void *signal, *dictionary, *reader, *step_size;
   void *reconstruction;  // (batch, positions or reads, heads channels)
   void *found;           // the step sizes, where none are given
   const void *upstream;  // none in the forward pass
   void *of_signal, *of_dictionary, *of_reader, *of_step_size;  // the last only where it is wanted
+  // Instead of a dictionary and a reader: softmax(k W) of keys, and of queries, if there are any, with a W of their own.
+  const void *keys, *prototypes, *queries, *reader_prototypes;         // W (heads, width, atoms)
+  void *of_keys, *of_prototypes, *of_queries, *of_reader_prototypes;  // of W (chunks, heads, width, atoms)
 };
 
 // Atoms made of queries, forward or backward.

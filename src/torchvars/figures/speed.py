@@ -22,10 +22,11 @@ def draw_time_against_tokens(rows: Sequence[Measurement], path: Path) -> None:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for index, (name, powers) in enumerate(exponents(rows).items()):
-        own = sorted((row for row in rows if row.contestant == name), key=lambda row: row.tokens or 0)
+        mine = [row for row in rows if row.contestant == name]
+        own = sorted([(each.tokens or 0, each.forward_seconds) for each in mine], key=lambda point: point[0])
         axes.plot(
-            [row.tokens for row in own],
-            [1e3 * row.forward_seconds for row in own],
+            [tokens for tokens, _ in own],
+            [1e3 * seconds for _, seconds in own],
             color=COLOURS[index % len(COLOURS)],
             marker=MARKERS[index % len(MARKERS)],
             linewidth=1.8,

@@ -372,6 +372,7 @@ class Work:
         if len(benchmarks) > 2:
             for metric, condition in zip(CORRUPTED, (ALL_CORRUPTIONS, CLEAN), strict=True):
                 row = results.value("corruptions", "accuracy", condition.name)
+                assert row is not None  # it was evaluated
                 scores.append(Score(target, seed, name, epoch, metric, row.value, row.low, row.high, row.images))
         return scores, right
 

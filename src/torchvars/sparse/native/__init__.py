@@ -23,7 +23,10 @@ def describe() -> str:
         return f"C++ kernels for {library.INSTRUCTION_SET}"
     if os.environ.get(library.SWITCH) == "0":
         return f"no C++ kernels, {library.SWITCH}=0 turns them off"
-    return "no C++ kernels, they were not compiled: install a C++ compiler (g++ or clang++), then torchvars again"
+    return (
+        "no C++ kernels, they were not compiled from these sources: install a C++ compiler (g++ or clang++), then "
+        "torchvars again"
+    )
 
 
 def takes(*tensors: Tensor) -> bool:

@@ -94,13 +94,17 @@ def task(kind: type[Kind], like: Tensor, **fields: Tensor | float | None) -> Kin
 
 
 def _load() -> ctypes.CDLL | None:
-    """The library, or None where it was not compiled, cannot be loaded or is switched off."""
+    """The library, or None where it was not compiled, not from these sources, cannot be loaded or is switched off."""
     path = Path(__file__).with_name("_kernels" + sysconfig.get_config_var("EXT_SUFFIX"))
     if os.environ.get(SWITCH) == "0" or not path.exists():
         return None
     try:
         loaded = ctypes.CDLL(str(path))
-    except OSError:  # built for another machine
+        loaded.torchvars_layout.restype = ctypes.c_int64
+        layout = (ctypes.sizeof(Filters) * 10000 + ctypes.sizeof(Atoms)) * 10000 + ctypes.sizeof(Features)
+        if loaded.torchvars_layout() != layout:
+            return None
+    except (OSError, AttributeError):  # built for another machine, or from older sources
         return None
     loaded.torchvars_instruction_set.restype = ctypes.c_char_p
     loaded.torchvars_items.restype = loaded.torchvars_room.restype = ctypes.c_int64

@@ -83,6 +83,9 @@ extern "C" {
 
 EXPORT const char *torchvars_instruction_set() { return chosen().name; }
 
+// The sizes of the tasks, by which the caller sees that both mean the same ones.
+EXPORT int64_t torchvars_layout() { return (sizeof(Filters) * 10000 + sizeof(Atoms)) * 10000 + sizeof(Features); }
+
 // Into how many pieces the work falls that threads can do by themselves. A task is one of those of task.h.
 EXPORT int64_t torchvars_items(const void *task) { return chosen().items(task); }
 

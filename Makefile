@@ -22,6 +22,7 @@ test-web: $(VENV)/web
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/basedpyright --pythonpath $(RUN)
 
 bench: $(VENV)/ready
 	$(VENV)/bin/torchvars benchmark

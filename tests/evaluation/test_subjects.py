@@ -13,7 +13,7 @@ from evaluation.halves import HALVES, SIZE, Halves, save_weights, write
 from torchvars.evaluation.benchmarks import BENCHMARKS
 from torchvars.evaluation.run import evaluate
 from torchvars.evaluation.subjects import Subject, digest_weights, open_subject, set_solving, subject_of
-from torchvars.sparse import SOLVERS, settings_of
+from torchvars.sparse import SOLVERS, settings_of, solver_from
 
 
 @pytest.fixture
@@ -134,13 +134,13 @@ def test_each_knob_changes_what_a_model_says(knobs, weights):
 
 
 @pytest.mark.parametrize("start", ["zero", "scaled"])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", [*SOLVERS, "equilibrium_fista"])
 def test_another_solver_starts_where_the_model_did(solver, start, weights):
     told = open_subject(str(weights))
     for block in told.classifier.model.blocks:
         block.attn.solver.start = start
     set_solving(told, solver=solver)
-    expected = settings_of(SOLVERS[solver](steps=3, start=start))
+    expected = settings_of(solver_from({"name": solver, "steps": 3, "start": start}))
     assert [settings_of(block.attn.solver) for block in told.classifier.model.blocks] == [expected] * 2
 
 

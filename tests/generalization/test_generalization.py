@@ -18,7 +18,7 @@ from torchvars.data.pictures import Pictures
 from torchvars.evaluation import tasks
 from torchvars.generalization.plan import read_plan
 from torchvars.generalization.results import METRICS, Generalization, Part, Score
-from torchvars.generalization.table import print_generalization
+from torchvars.generalization.table import mean_difference, print_generalization
 from torchvars.training import loop
 from torchvars.training.folder import RunFolder
 
@@ -394,3 +394,9 @@ def test_the_mean_over_domains_has_its_spread_over_seeds_and_its_interval():
     assert (mean.value, mean.low, mean.high) == pytest.approx((65, 65 - 1.5, 65 + 1.5))
     assert made("x", 1).over_seeds("chosen", "gap").low is None
     assert made("x", 1, corrupted=False).over_seeds("chosen", "corrupted") is None
+
+
+def test_the_mean_difference_is_that_of_independent_domains():
+    """Against the interval of the mean of independent normal differences of one width."""
+    assert mean_difference([(1.0, 0.0, 2.0), (3.0, 2.0, 4.0), (2.0, 1.0, 3.0), (2.0, 1.0, 3.0)]) == (2.0, 1.5, 2.5)
+    assert mean_difference([(1.0, 0.0, 2.0), None]) is None

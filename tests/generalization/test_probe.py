@@ -46,6 +46,12 @@ def test_the_strength_is_that_which_is_right_most_often_on_what_is_held_out():
     assert len({float(each) for each in right}) > 1
 
 
+def test_without_held_out_pictures_there_is_no_choice():
+    train, (features, labels) = problem(30, 0), problem(1, 1)
+    with pytest.raises(ValueError, match="no picture is held out that could be read"):
+        choose(train, (features[:0], labels[:0]), 3)
+
+
 @pytest.mark.parametrize("name", ["rvt_micro_softmax", "timm:test_vit", "timm:test_resnet"])
 def test_features_are_what_the_head_is_given(name):
     torch.manual_seed(0)

@@ -267,6 +267,43 @@ def calls() -> dict[str, tuple]:
 
 
 @compiled
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("reconstruct", 0),
+        ("reconstruct", 1),
+        ("reconstruct", 3),
+        ("reconstruct beside atoms", 2),
+        ("reconstruct_dense", 0),
+        ("reconstruct_dense", 1),
+        ("reconstruct_dense with steps", 2),
+        ("reconstruct_shares", 0),
+        ("reconstruct_shares", 1),
+        ("reconstruct_shares", 2),
+        ("reconstruct_shares with a reader", 3),
+        ("reconstruct_shares with a reader", 4),
+        ("features", 0),
+        ("union_bound", 1),
+        ("solve_on_support", 3),
+        ("solve_on_support", 4),
+        ("reconstruct_backward", 0),
+        ("features_backward", 0),
+        ("features_backward", 3),
+        ("reconstruct_dense_backward", 0),
+        ("reconstruct_shares_backward", 0),
+        ("reconstruct_shares_backward", 6),
+    ],
+)
+def test_operators_refuse_what_does_not_fit(name, place):
+    """So that no kernel reads or writes beside a tensor: a row or a channel more of one of them is an error."""
+    given = list(calls()[name])
+    dim = 2 if given[place].ndim == 4 or name in ("features", "reconstruct_shares with a reader") else 1
+    given[place] = torch.cat([given[place], given[place].narrow(dim, 0, 1)], dim)
+    with pytest.raises(ValueError, match="do not belong to one problem"):
+        getattr(operators, name.split(" ")[0])(*given)
+
+
+@compiled
 @pytest.mark.parametrize("name", calls() if native.instruction_set() else [])
 def test_operators_are_what_pytorch_takes_them_for(name):
     torch.library.opcheck(getattr(operators, name.split(" ")[0]), calls()[name])

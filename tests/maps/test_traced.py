@@ -13,6 +13,7 @@ from torchvars.attention.folded import Folded, fold
 from torchvars.maps import WithMaps, find_maps, observe
 from torchvars.sparse import FISTA, ISTA, Equilibrium, LearnedISTA, SpaRSA
 from torchvars.sparse.solvers import STARTS
+from torchvars.sparse.steps import RowSum
 
 CHANNELS, GRID = 8, (4, 5)
 RELEASED = [name for name in ATTENTIONS if name.endswith("released")]
@@ -87,11 +88,11 @@ def test_every_start(name, start):
 @pytest.mark.parametrize(
     "options",
     [
-        {"solver": ISTA(5, step_size="row_sum"), "strength": 1.0},
+        {"solver": ISTA(5, step=RowSum()), "strength": 1.0},
         {"strength": 0.0},
         {"solver": ISTA(1)},
         {"solver": LearnedISTA(3)},
-        {"solver": LearnedISTA(2, start="scaled", step_size="row_sum")},
+        {"solver": LearnedISTA(2, start="scaled", step=RowSum())},
     ],
     ids=str,
 )
@@ -99,8 +100,8 @@ def test_every_step_size_and_strength(options):
     classifier = build("vars_sd", **options)
     for module in classifier.modules():
         if isinstance(module, LearnedISTA):
-            nn.init.normal_(module.step)
-            nn.init.normal_(module.threshold, -1)
+            nn.init.normal_(module.step.size)
+            nn.init.normal_(module.step.threshold, -1)
             module.steps = 4  # the last pair serves the steps added
     check(classifier, pictures(CHANNELS, *GRID), "implicit")
 

@@ -373,6 +373,15 @@ def test_options_of_timm_act_or_are_refused():
         torchvars.create("rvt_tiny_vars_d", depths=(1, 1, 1))
 
 
+def test_deit_without_position_embeddings_is_that_with_zeros():
+    model = torchvars.create("deit_micro_vars_d", img_size=32).eval()
+    torch.nn.init.zeros_(model.pos_embed)
+    other = torchvars.create("deit_micro_vars_d", img_size=32, pos_embed="none").eval()
+    other.load_state_dict({name: tensor for name, tensor in model.state_dict().items() if name != "pos_embed"})
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(other(images), model(images))
+
+
 def test_batch_norms_of_the_released_s_can_be_synchronised():
     model = torchvars.create("rvt_micro_vars_s_released", img_size=32)
     images = torch.randn(2, 3, 32, 32)

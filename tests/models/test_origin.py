@@ -218,6 +218,7 @@ def test_a_model_of_transformers_without_a_head_has_no_logits():
         ({"architecture": "keras:vit"}, "no library 'keras' to build keras:vit with"),
         ({"architecture": "timm:test_vitt"}, "timm knows no model 'test_vitt'"),
         ({"architecture": "transformers:ViTForImages"}, r"transformers 5\S+ has no model 'ViTForImages'"),
+        ({"architecture": "transformers:PreTrainedModel"}, r"transformers 5\S+ has no model 'PreTrainedModel'"),
         ({"conversion": {"attention": "vars_d"}}, "the conversion of timm:test_vit has no layers"),
         ({"conversion": {"attention": "vars_x", "layers": ["blocks.0.attn"]}}, "cannot convert to 'vars_x'"),
         ({"conversion": {"attention": "vars_d", "layers": ["blocks.9.attn"]}}, "no self-attention .'blocks.9.attn'"),

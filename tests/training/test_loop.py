@@ -30,7 +30,7 @@ from torchvars.cli.train import evaluating
 from torchvars.data import Batch, open_source
 from torchvars.models.lock import held
 from torchvars.models.sources import open_classifier
-from torchvars.sparse import FISTA, ISTA, SOLVERS, SpaRSA, settings_of
+from torchvars.sparse import FISTA, ISTA, SOLVERS, Equilibrium, SpaRSA, settings_of
 from torchvars.training import checkpoint, loop
 from torchvars.training.augment import Mix
 from torchvars.training.folder import RunFolder
@@ -422,6 +422,9 @@ def test_without_a_solver_in_the_recipe_the_models_own_is_kept(undisturbed):
     assert [settings_of(block.attn.solver) for block in classifier.model.blocks] == [settings_of(ISTA(7))] * 6
     classifier = loop.build(replace(begun, solver="fista"), Named(["blue", "red"]))
     assert [settings_of(block.attn.solver) for block in classifier.model.blocks] == [settings_of(FISTA(7))] * 6
+    classifier = loop.build(replace(begun, solver="equilibrium_fista"), Named(["blue", "red"]))
+    expected = settings_of(Equilibrium(FISTA(7)))
+    assert [settings_of(block.attn.solver) for block in classifier.model.blocks] == [expected] * 6
 
 
 def test_command_takes_a_solver_and_options_of_the_attention(pictures, tmp_path):

@@ -49,7 +49,7 @@ def pack(words: Sequence[str], *, say: Callable[[str], object] = lambda line: No
             raise ValueError(f"two of the models are called {name}: the page tells them apart by their names")
         check(name, classifier)
         opened[name] = classifier
-    kind = common_kind(opened.values())
+    kind = common_kind(list(opened.values()))
     files, models = {}, []
     for number, (name, classifier) in enumerate(opened.items()):
         content, difference = exported(classifier, kind, lambda step, name=name: say(f"{name}: {step}"))
@@ -80,7 +80,8 @@ def common_kind(classifiers: Sequence[Classifier]) -> str:
             if kind == "energy":
                 raise
         else:
-            return kind
+            break
+    return kind
 
 
 def exported(classifier: Classifier, kind: str, say: Callable[[str], object]) -> tuple[bytes, float]:

@@ -74,7 +74,7 @@ def draw_stability(results: Sequence[Results], path: Path) -> bool:
         if not corrupted:
             continue
         label = _label(result)
-        severities = sorted({each.severity for each in corrupted})
+        severities = sorted({each.severity for each in corrupted if each.severity is not None})
         names = [name for name in CORRUPTIONS if any(each.name == name for each in corrupted)]
         same = [[each for each in corrupted if each.severity == severity] for severity in severities]
         by_severity.append((label, [(x, *_mean(outcomes, each)) for x, each in zip(severities, same, strict=True)]))
@@ -140,10 +140,11 @@ def _draw(
         for name, points in lines:
             colour, marker = styles[name]
             x, values, low, high = np.array(points, float).T
-            if ticks is not None and ticks[number] is not None:  # no numbers, so that nothing is between two of them
+            names_here = None if ticks is None else ticks[number]
+            if names_here is not None:  # no numbers, so that nothing is between two of them
                 error = [values - low, high - values]
                 axis.errorbar(x, values, error, color=colour, fmt=marker, markersize=4, linewidth=0.8, label=name)
-                axis.set_xticks(range(len(ticks[number])), ticks[number], rotation=45, ha="right", fontsize=7)
+                axis.set_xticks(range(len(names_here)), names_here, rotation=45, ha="right", fontsize=7)
                 continue
             axis.plot(x, values, color=colour, marker=marker, markersize=4, label=name)
             axis.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)

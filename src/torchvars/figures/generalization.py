@@ -58,6 +58,6 @@ def bars(spread: Spread) -> list[list[float]] | None:
     """Lengths of an error bar downwards and upwards."""
     if spread.deviation is not None:
         return [[spread.deviation], [spread.deviation]]
-    if spread.low is None:
+    if spread.low is None or spread.high is None:
         return None
     return [[max(spread.value - spread.low, 0.0)], [max(spread.high - spread.value, 0.0)]]  # not -0.0 by rounding

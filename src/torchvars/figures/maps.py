@@ -244,10 +244,11 @@ def draw(sheet: Sheet, path: Path) -> list[Path]:
         path: of the three files; what is behind the last point is replaced.
     """
     from matplotlib.figure import Figure  # an extra; and no pyplot, which would want a display
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     count = len(sheet.columns)
-    figure = Figure(figsize=(CELL * (count + 1) + 0.5, CELL * len(sheet.rows) + 0.55), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)
+    layout = ConstrainedLayoutEngine(w_pad=0.015, h_pad=0.015, wspace=0.0, hspace=0.0)
+    figure = Figure(figsize=(CELL * (count + 1) + 0.5, CELL * len(sheet.rows) + 0.55), layout=layout)
     axes = figure.subplots(len(sheet.rows), count + 1, squeeze=False)
     relative = [[None if each is None else each / max(each.mean(), 1e-30) for each in row] for row in sheet.maps]
     for row, picture in enumerate(sheet.pictures):
@@ -257,7 +258,8 @@ def draw(sheet: Sheet, path: Path) -> list[Path]:
             axes[row, 0].plot(*sheet.marked[::-1], "+", color="white", markersize=9, markeredgewidth=2.5)
             axes[row, 0].plot(*sheet.marked[::-1], "+", color="black", markersize=8, markeredgewidth=1)
     for groups, place in _groups(relative, sheet.scale):
-        values = np.concatenate([relative[row][column].ravel() for row, column in groups])
+        shown = (relative[row][column] for row, column in groups)
+        values = np.concatenate([each.ravel() for each in shown if each is not None])
         low, high = float(values.min()), float(np.percentile(values, BRIGHTEST))
         high = high if high > low else low + 1e-6
         for row, column in groups:
@@ -281,8 +283,9 @@ def draw(sheet: Sheet, path: Path) -> list[Path]:
         bar.ax.tick_params(labelsize=FONT - 1, length=2, pad=1)
         bar.outline.set_linewidth(0.4)
         if sheet.scale == "column":  # the ticks are at the edges, and so would stick out
-            for tick, side in zip(bar.ax.get_xticklabels(), ("left", "right"), strict=True):
-                tick.set_ha(side)
+            first, last = bar.ax.get_xticklabels()
+            first.set_horizontalalignment("left")
+            last.set_horizontalalignment("right")
     axes[0, 0].set_title("picture", fontsize=FONT)
     for column, title in enumerate(sheet.columns):
         axes[0, column + 1].set_title(_wrapped(title), fontsize=FONT)
@@ -330,7 +333,7 @@ def _save(figure, path: Path, arrays: Mapping[str, np.ndarray]) -> list[Path]:
     def write(aside: Path, ending: str) -> None:
         with aside.open("wb") as file:
             if ending == "npz":
-                np.savez_compressed(file, **arrays)
+                np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]  # none is allow_pickle
             else:
                 figure.savefig(file, format=ending, dpi=200)
 
@@ -423,13 +426,14 @@ def draw_atoms(atoms: Atoms, path: Path) -> list[Path]:
     """Writes the picture and its reconstruction beside the atoms: maps over the picture, and filters with the size of
     their frequency response, the zero frequency in the middle. As .png, .pdf and .npz."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     responses = {title: response(each) for title, each in atoms.filters.items()}
     every = ((atoms.dynamic, False), (atoms.filters, True), (responses, False))
     rows = [(each, signed) for each, signed in every if each]
     count = max(len(each) for each, _ in rows)
-    figure = Figure(figsize=(CELL * (count + 1) + 0.9, (CELL + 0.3) * max(len(rows), 2) + 0.2), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.0, hspace=0.0)
+    layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.0, hspace=0.0)
+    figure = Figure(figsize=(CELL * (count + 1) + 0.9, (CELL + 0.3) * max(len(rows), 2) + 0.2), layout=layout)
     axes = figure.subplots(max(len(rows), 2), count + 1, squeeze=False)
     axes[0, 0].imshow(atoms.picture)
     axes[0, 0].set_title("picture", fontsize=FONT)

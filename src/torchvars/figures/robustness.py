@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
+from typing import cast
 
 import numpy as np
 
@@ -104,7 +105,7 @@ def _by_effort(
             effort = "".join(
                 f", {row.condition[word]} {word}" for word in ("steps", "queries") if row.condition[word] is not None
             )
-            radius = row.condition["radius"] * (255 if norm == "linf" else 1)
+            radius = cast(float, row.condition["radius"]) * (255 if norm == "linf" else 1)
             found.setdefault((row.condition.name, effort), []).append((radius, row.value, row.low, row.high))
     return {rule: clean + points for rule, points in found.items()}
 

@@ -22,10 +22,11 @@ def draw_time_against_tokens(rows: Sequence[Measurement], path: Path) -> None:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for index, (name, powers) in enumerate(exponents(rows).items()):
-        own = sorted((row for row in rows if row.contestant == name), key=lambda row: row.tokens)
+        mine = [row for row in rows if row.contestant == name]
+        own = sorted([(each.tokens or 0, each.forward_seconds) for each in mine], key=lambda point: point[0])
         axes.plot(
-            [row.tokens for row in own],
-            [1e3 * row.forward_seconds for row in own],
+            [tokens for tokens, _ in own],
+            [1e3 * seconds for _, seconds in own],
             color=COLOURS[index % len(COLOURS)],
             marker=MARKERS[index % len(MARKERS)],
             linewidth=1.8,
@@ -33,7 +34,7 @@ def draw_time_against_tokens(rows: Sequence[Measurement], path: Path) -> None:
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
-    counts = sorted({row.tokens for row in rows})
+    counts = sorted({row.tokens for row in rows if row.tokens is not None})
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_xticks([], minor=True)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

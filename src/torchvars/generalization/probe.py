@@ -104,6 +104,8 @@ def choose(train: tuple[Tensor, Tensor], held_out: tuple[Tensor, Tensor], classe
         right = probe(features).argmax(-1) == labels
         if (accuracy := float(right.double().mean())) > best:
             best, found = accuracy, probe
+    if found is None:
+        raise ValueError("no picture is held out that could be read, to choose the strength of a linear probe by")
     return found
 
 

@@ -154,11 +154,12 @@ class Generalization:
         if len(means) > 1:
             deviation = math.sqrt(sum((value - mean) ** 2 for value in means) / (len(means) - 1))
             return Spread(mean, deviation, None, None, len(means))
-        if any(score.low is None for score in whole[0]):
+        known = [(score.low, score.high) for score in whole[0] if score.low is not None and score.high is not None]
+        if len(known) < len(whole[0]):
             return Spread(mean, None, None, None, 1)
         if len(whole[0]) == 1:
             return Spread(mean, None, whole[0][0].low, whole[0][0].high, 1)
-        half = math.hypot(*((score.high - score.low) / 2 for score in whole[0])) / len(targets)
+        half = math.hypot(*((high - low) / 2 for low, high in known)) / len(targets)
         return Spread(mean, None, mean - half, mean + half, 1)
 
     def write(self, path: Path) -> None:

@@ -11,11 +11,12 @@ A run with scores.json is complete; any other resumes from its last checkpoint a
 """
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -150,8 +151,13 @@ class Work:
         """The domain on which corruptions are measured, if there is one."""
         return self.plan.corrupted if self.plan.corrupted in self.domains else None
 
-    def part(self, target: str, split: str) -> Source:
-        return leave_out(self.source, target, split, self.plan.held_out_share, self.lists)
+    @property
+    def share(self) -> float:
+        """Of the pictures of the sources, what is held out."""
+        return self.plan.held_out_share or 0.1
+
+    def part(self, target: str, split: Literal["train", "val", "test"]) -> Source:
+        return leave_out(self.source, target, split, self.share, self.lists)
 
     def with_head(self) -> Classifier:
         """The original model for pictures of the size, with a new head for the classes."""
@@ -178,7 +184,7 @@ class Work:
                 f"no domain {plan.corrupted!r} to corrupt in {self.source.name}: it has {', '.join(self.domains)}"
             )
         for target in self.targets:
-            check_sources(self.source, target, plan.held_out_share, self.lists)
+            check_sources(self.source, target, self.share, self.lists)
         if self.found.architecture.startswith("transformers:"):
             raise ValueError(f"{plan.model} is a model of transformers, which is not trained here: take one of timm")
         if self.plan.img_size is not None:
@@ -194,7 +200,7 @@ class Work:
     def notes(self) -> list[str]:
         """Remarks on the pictures that belong to the numbers."""
         said = []
-        held_out = f"{100 * self.plan.held_out_share:.0f} % of the pictures of the sources, drawn by their names"
+        held_out = f"{100 * self.share:.0f} % of the pictures of the sources, drawn by their names"
         if self.lists is not None:
             held_out = "the crossval lists"
         said.append(f"source validation: {held_out}; they are not trained on, and choose the epoch")
@@ -220,7 +226,7 @@ class Work:
                     continue
                 if first and bar is None:
                     print(f"{number} of {len(runs)}: {said}", flush=True)
-                found = self.probed(target) if kind == "probe" else self.tuned(target, kind, bar)
+                found = self.tuned(target, kind, bar) if isinstance(kind, int) else self.probed(target)
                 if isinstance(found, signal.Signals):
                     return found
                 if first:
@@ -270,6 +276,7 @@ class Work:
         epochs = {line["step"]: round(line["epoch"]) for line in RunFolder(run).metrics()}
         scores, right = [], {}
         for word, path in ((CHOSEN, chosen), (LAST, last)):
+            assert path is not None  # the run has ended
             tensors, facts = checkpoints.read(path)
             epoch = epochs[facts["progress"]["step"]]
             for behind, state in (
@@ -300,7 +307,7 @@ class Work:
         labels = {name: torch.tensor(part.labels) for name, part in parts.items()}
         read = {name: ~unread[each] for name, each in rows.items()}
         known = [(features[rows[name][read[name]]], labels[name][read[name]]) for name in ("train", "val")]
-        probe = choose(*known, len(self.classes))
+        probe = choose(known[0], known[1], len(self.classes))
         set_head(classifier.model, probe)
         if self.accelerator.is_main_process:
             stored.save(classifier, self.plan.folder(target, "probe") / "weights")
@@ -365,6 +372,7 @@ class Work:
         if len(benchmarks) > 2:
             for metric, condition in zip(CORRUPTED, (ALL_CORRUPTIONS, CLEAN), strict=True):
                 row = results.value("corruptions", "accuracy", condition.name)
+                assert row is not None  # it was evaluated
                 scores.append(Score(target, seed, name, epoch, metric, row.value, row.low, row.high, row.images))
         return scores, right
 
@@ -403,7 +411,7 @@ def summary(part: Part) -> str:
 
 
 @contextmanager
-def progress(total: int, first: bool) -> Iterator[tuple[Bar | None, "callable"]]:
+def progress(total: int, first: bool) -> Iterator[tuple[Bar | None, Callable[[int, str], object]]]:
     """A bar over targets and seeds in a terminal, to which training and evaluation add rows of their own."""
     console = Console()
     if not (first and console.is_terminal):

@@ -1,5 +1,6 @@
 """Tables of 80 columns: one model whole, or several side by side."""
 
+import math
 from collections.abc import Sequence
 from textwrap import fill
 
@@ -21,7 +22,7 @@ def print_generalization(results: Sequence[Generalization], console: Console | N
     """One model with all its scores, in 80 columns; or the accuracy of several side by side, and their differences."""
     console = console or Console()
     if not console.is_terminal:
-        console.width = 80 if len(results) == 1 else 110
+        console.width = 80 if len(results) == 1 else 140
     if len(results) == 1:
         print_one(results[0], console)
     else:
@@ -95,24 +96,37 @@ def print_several(results: Sequence[Generalization], console: Console) -> None:
             figures = [row[domain] for domain in domains]
             table.add_row(f"paper, {row['name']}", *(f"{each:.1f}" for each in [*figures, np.mean(figures)]))
         console.print(table)
-        table = new_table(
-            f"less {escape(results[0].model['name'])}, {weights}: points, 95 % interval over pictures",
-            ["model", *map(escape, domains)],
-        )
+        title = f"less {escape(results[0].model['name'])}, {weights}: points, 95 % interval over pictures"
+        table = new_table(title, ["model", *map(escape, domains), MEAN])
         for each in results[1:]:
-            cells = [difference(results[0], each, weights, domain) for domain in domains]
-            if any(cells):
-                table.add_row(escape(each.model["name"]), *cells)
+            found = [difference(results[0], each, weights, domain) for domain in domains]
+            if any(found):
+                table.add_row(escape(each.model["name"]), *map(signed, [*found, mean_difference(found)]))
         if table.row_count:
             console.print(table)
 
 
-def difference(first: Generalization, second: Generalization, weights: str, target: str) -> str:
+Interval = tuple[float, float, float]
+"""A value and the ends of its 95 % interval."""
+
+
+def difference(first: Generalization, second: Generalization, weights: str, target: str) -> Interval | None:
+    """By how many points the second model is better on a target; None unless both have the same pictures."""
     points = paired(first, second, weights, target)
-    if points is None:
-        return ""
-    value, low, high = bootstrap(points)
-    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+    return None if points is None else bootstrap(points)
+
+
+def mean_difference(found: Sequence[Interval | None]) -> Interval | None:
+    """The mean over domains, whose pictures are independent; None unless all are known."""
+    if None in found:
+        return None
+    mean = float(np.mean([value for value, _, _ in found]))
+    half = math.hypot(*((high - low) / 2 for _, low, high in found)) / len(found)
+    return mean, mean - half, mean + half
+
+
+def signed(interval: Interval | None) -> str:
+    return "" if interval is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*interval)
 
 
 def new_table(title: str, columns: Sequence[str]) -> Table:

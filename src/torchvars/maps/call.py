@@ -1,6 +1,7 @@
 """An attention map in one call."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -89,8 +90,8 @@ def find_maps(
         raise ValueError(f'head must be "mean", "all" or a number from 0 to {heads - 1} of {name}, got {head!r}')
     if size is None:
         return maps
-    size = tuple(seen.pixels.shape[-2:]) if size == "pixels" else size
-    return resize(maps, size)
+    height, width = seen.pixels.shape[-2:]
+    return resize(maps, (height, width) if size == "pixels" else cast(tuple[int, int], size))  # it refuses other words
 
 
 def resize(maps: Tensor, size: tuple[int, int]) -> Tensor:

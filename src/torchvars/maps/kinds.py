@@ -24,7 +24,7 @@ class Ask(NamedTuple):
     name: str
     query: Tensor
     step: int | None
-    target: Sequence[int] | Tensor | None
+    target: int | Sequence[int] | Tensor | None
 
 
 def implicit(seen: Observation, ask: Ask) -> Tensor:

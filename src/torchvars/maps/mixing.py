@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention, GlobalFilter, Hedgehog, Performer, Reconstruction, Softmax
 from ..attention.baselines import filtered, linear_attention
+from ..attention.folded import Folded
 from ..attention.released import ReleasedStaticReconstruction
 from ..attention.tokens import Grid, merge_heads, precise, resolve_grid, split_heads
 from ..models.selfattention import class_path, is_known, read
@@ -123,7 +124,7 @@ class SparseMixing(Mixing):
     R is P unless the layer has a reader.
     """
 
-    def __init__(self, layer: Reconstruction, tokens: Tensor, grid: Grid | None):
+    def __init__(self, layer: Reconstruction | Folded, tokens: Tensor, grid: Grid | None):
         problem = layer.pose(tokens, grid)
         super().__init__(problem.signal, layer.proj)
         self.solver, self.penalty, self.operator = layer.solver, problem.penalty, problem.operator
@@ -214,7 +215,8 @@ def _of_filter(layer: GlobalFilter, tokens: Tensor, grid: Grid | None) -> Mixing
 
 @mixing_of.register
 def _of_softmax(layer: Softmax, tokens: Tensor, grid: Grid | None) -> Mixing:
-    return SoftmaxMixing(*map(precise, layer.project(tokens)), layer.proj)
+    queries, keys, values = map(precise, layer.project(tokens))
+    return SoftmaxMixing(queries, keys, values, layer.proj)
 
 
 @mixing_of.register(Performer)
@@ -230,13 +232,14 @@ def _of_timm(layer: TimmAttention, tokens: Tensor, grid: Grid | None) -> Mixing:
         return mixing_of.dispatch(nn.Module)(layer, tokens, grid)
     queries, keys, values = layer.qkv(tokens).unflatten(-1, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
     queries, keys = layer.q_norm(queries), layer.k_norm(keys)
-    gate = None if getattr(layer, "gate", None) is None else layer.gate(tokens).sigmoid()
+    gating = getattr(layer, "gate", None)
+    gate = None if gating is None else gating(tokens).sigmoid()
 
     def finish(mixed: Tensor) -> Tensor:
         mixed = layer.norm(mixed)
         return layer.proj(mixed if gate is None else mixed * gate)
 
-    return SoftmaxMixing(*map(precise, (queries, keys, values)), finish)
+    return SoftmaxMixing(precise(queries), precise(keys), precise(values), finish)
 
 
 def _of_projections(layer: nn.Module, tokens: Tensor) -> Mixing:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import Attention
 from ..attention.modes import evaluating
-from ..attention.tokens import Grid, Place
+from ..attention.tokens import Grid, Place, as_grid
 from ..models.classifier import run_model
 from ..models.origin import image_size
 from ..models.selfattention import class_path, find_place, is_known, read
@@ -68,9 +68,10 @@ class Observation:
         """What the attention of a name was given."""
         if name not in self.runs:
             raise ValueError(f"{name} is not called when the model runs: choose another of {', '.join(self.runs)}")
-        if isinstance(self.runs[name], ValueError):
-            raise self.runs[name]
-        return self.runs[name]
+        found = self.runs[name]
+        if isinstance(found, ValueError):
+            raise found
+        return found
 
     def mixing(self, name: str) -> Mixing:
         """How the attention of a name mixed its values."""
@@ -201,7 +202,7 @@ def _run(observation: Observation, name: str, layer: nn.Module, args: tuple, kwa
         raise ValueError(f"{name} is given a mask, and maps are those of attention between all tokens: choose another")
     like = next(layer.parameters(), tokens)
     if tokens.ndim == 4:
-        return Run(tokens.flatten(1, 2).to(like.dtype), tuple(tokens.shape[1:3]), 0)
+        return Run(tokens.flatten(1, 2).to(like.dtype), as_grid(tokens.shape[1:3]), 0)
     tokens = _batch_first(layer, tokens).to(like.dtype)
     given = kwargs.get("grid", args[1] if isinstance(layer, Attention) and len(args) > 1 else None)
     if given is not None:
@@ -233,16 +234,16 @@ def _place(model: nn.Module, name: str, layer: nn.Module) -> Place:
 def find_grid(count: int, built_for: Grid | None, observation: Observation) -> Grid | None:
     """The grid of that many patches: as built for pictures of this size, of square patches, as built for, a square."""
     height, width = observation.pixels.shape[-2:]
-    fits = built_for is not None and math.prod(built_for) == count
-    if fits and image_size(getattr(observation.model, "model", observation.model)) == (height, width):
-        return tuple(built_for)
+    own = as_grid(built_for) if built_for is not None and math.prod(built_for) == count else None
+    if own is not None and image_size(getattr(observation.model, "model", observation.model)) == (height, width):
+        return own
     if count < 1:
         return None
     side = math.sqrt(height * width / count)
     if side.is_integer() and height % side == width % side == 0:
         return round(height / side), round(width / side)
-    if fits:
-        return tuple(built_for)
+    if own is not None:
+        return own
     side = math.isqrt(count)
     return (side, side) if side * side == count else None
 

@@ -89,7 +89,7 @@ class WithMaps(nn.Module):
                 codes = codes_of(mixing)
                 maps[name] = FIND[self.kind](mixing, codes, asked)
                 shares[name] = share_of_zeros(mixing, codes)
-                if codes is None:
+                if codes is None or not isinstance(mixing, SparseMixing):
                     return output
                 # What the layer returns is made of these codes, so that a graph solves each problem once.
                 return mixing.finish(mixing.read(codes[-1])).to(output.dtype).view_as(output)
@@ -141,6 +141,7 @@ def implicit(mixing: Mixing, codes: Codes, query: Tensor) -> Tensor:
     """1/C sum_c |d (q . o_c) / d v_jc|, as `maps.kinds.implicit`."""
     query = query.to(mixing.values.dtype)
     if isinstance(mixing, SparseMixing):
+        assert codes is not None
         seed = mixing.reader.analyze(query.unsqueeze(-1).expand_as(mixing.values))
         return handed_back(mixing, codes, seed).abs().mean((2, -1)).movedim(0, 1)
     weights = mixing.weights()
@@ -152,13 +153,13 @@ def implicit(mixing: Mixing, codes: Codes, query: Tensor) -> Tensor:
 def handed_back(mixing: SparseMixing, codes: list[Tensor], seed: Tensor) -> Tensor:
     """The derivative of sum(seed * u) by the values, for the code u after each step: (steps + 1, *shape of values)."""
     solver, problem = mixing.solver, mixing.problem(mixing.values)
+    assert isinstance(solver, ISTA)
     operator = problem.operator
     lengths = [size for (size, _), _ in zip(solver.step.sizes(operator), codes[1:], strict=False)]
-    shrunk = isinstance(solver, LearnedISTA) or problem.strength > 0
     # All runs together, the longest first: one that ends after k steps joins when those after it are undone.
     slope, total = seed.unsqueeze(0), torch.zeros_like(seed).unsqueeze(0)
     for code, length in zip(codes[:0:-1], lengths[::-1], strict=True):
-        if shrunk:
+        if problem.strength > 0:  # else nothing is shrunk
             slope = slope * (code != 0).to(slope.dtype)
         moved = length * slope
         slope = torch.cat([slope - operator.gram(moved), seed.unsqueeze(0)])
@@ -177,7 +178,10 @@ BY_ANALYSIS = {
 
 def energy(mixing: Mixing, codes: Codes, query: None) -> Tensor:
     """|o_j|, as `maps.kinds.energy`."""
-    passed_on = [mixing.mix(mixing.values)] if codes is None else [mixing.read(code) for code in codes]
+    if codes is None or not isinstance(mixing, SparseMixing):
+        passed_on = [mixing.mix(mixing.values)]
+    else:
+        passed_on = [mixing.read(code) for code in codes]
     return torch.stack([each.norm(dim=-1).square().mean(1).sqrt() for each in passed_on], 1)
 
 
@@ -195,8 +199,12 @@ def check(mixing: Mixing, kind: str, name: str) -> None:
     """A ValueError unless a layer has such a map in a forward pass."""
     if kind != "implicit" or isinstance(mixing, SoftmaxMixing | LinearMixing | FilterMixing):
         return
-    fits = type(mixing) is SparseMixing and type(mixing.solver) in (ISTA, LearnedISTA)
-    if not (fits and isinstance(mixing.penalty, L1 | int | float)):
+    fits = (
+        type(mixing) is SparseMixing
+        and type(mixing.solver) in (ISTA, LearnedISTA)
+        and isinstance(mixing.penalty, L1 | int | float)
+    )
+    if not fits:
         raise ValueError(
             f"{name} has no implicit map in a forward pass: that needs softmax or linear attention, or ISTA or "
             "LearnedISTA with the L1 penalty; take kind 'energy'"

@@ -8,7 +8,7 @@ An operator P maps a code to the signal it explains. All operators share one lay
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -156,7 +156,7 @@ class Dense(Operator):
         bound, _ = largest_eigenvalue(gram - share.mT @ share, slack=1.0)  # it need not be tight to be of use
         return direction, bound[..., None, None]
 
-    def magnitude(self) -> "Dense":
+    def magnitude(self) -> Operator:
         return self if self.nonnegative else Dense(self.atoms.abs(), nonnegative=True)
 
     def totals(self) -> Tensor:
@@ -221,7 +221,7 @@ class Convolution(Operator):
 
     def __init__(self, filters: Tensor, grid: tuple[int, int]):
         check_filters(filters.shape[-2:], grid)
-        self.grid = tuple(grid)
+        self.grid = grid[0], grid[1]
         self.size = filters.shape[-3] * grid[0] * grid[1]
         self.filters = filters.movedim(-4, -1)  # (..., F, h, w, C)
         self.grad_enabled = torch.is_grad_enabled()
@@ -298,9 +298,10 @@ class Joint(Operator):
         Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b no less than |A v - a v|, and d a bound on A
         between signals orthogonal to v. Then no eigenvalue of A is above the larger one of the matrix (a, b; b, d).
         """
-        if operators_allowed() and (found := filters_beside_atoms(self)):
-            static, atoms = found
-            few = self.second.nonnegative and atoms.ndim == 4 and 0 < atoms.shape[-1] <= atoms.shape[-2]
+        dense = self.second
+        if operators_allowed() and isinstance(dense, Dense) and (found := filters_beside_atoms(self)):
+            static, atoms = found[0], dense.atoms
+            few = dense.nonnegative and atoms.ndim == 4 and 0 < atoms.shape[-1] <= atoms.shape[-2]
             if few and native.takes(static.filters, atoms):
                 return native.union_bound(static, atoms)
         first, second = self.first.lipschitz(), self.second.lipschitz()
@@ -327,7 +328,7 @@ def filters_beside_atoms(operator: Operator) -> tuple[Convolution, Tensor | None
     return (static, atoms) if type(static) is Convolution and static.filters.ndim <= 5 else None
 
 
-def check_filters(size: tuple[int, int], grid: tuple[int, int]) -> None:
+def check_filters(size: Sequence[int], grid: Sequence[int]) -> None:
     """A ValueError if filters of this size are larger than the grid."""
     if size[0] > grid[0] or size[1] > grid[1]:
         raise ValueError(

@@ -28,8 +28,9 @@ class SparseCoding:
         strength: Tensor | float | L1 | Shrinkage,
         threshold: Callable[[Tensor, Tensor | float], Tensor] = soft,
     ):
-        penalty = strength
-        if not isinstance(strength, L1 | Shrinkage):
+        if isinstance(strength, L1 | Shrinkage):
+            penalty = strength
+        else:
             penalty = L1(strength) if threshold is soft else Shrinkage(strength, threshold)
         if not isinstance(penalty.strength, Tensor):
             check_strength(penalty.strength)

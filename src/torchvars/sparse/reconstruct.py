@@ -1,5 +1,8 @@
 """P u for the code u of a solver, by the fastest form there is."""
 
+from typing import TypeGuard
+
+import torch
 from torch import Tensor
 
 from . import native
@@ -13,7 +16,7 @@ from .steps import RowSum, Spectral
 
 def reconstruct(problem: SparseCoding, solver: Solver, reader: Operator | None = None) -> Tensor:
     """P u for the code u of the solver, or R u of a reader R: (..., N, C). Fast where there is a fast form."""
-    if operators_allowed() and _is_papers(problem, solver):
+    if operators_allowed() and _is_papers(solver, problem):
         fast = _with_atoms if _is_dense(problem.operator) else _with_filters
         output = fast(problem, solver, reader)
         if output is not None:
@@ -21,7 +24,7 @@ def reconstruct(problem: SparseCoding, solver: Solver, reader: Operator | None =
     return (reader or problem.operator).synthesize(solver.solve(problem))
 
 
-def _is_papers(problem: SparseCoding, solver: Solver) -> bool:
+def _is_papers(solver: Solver, problem: SparseCoding) -> TypeGuard[ISTA]:
     """Whether it is ISTA with the soft threshold, in steps whose number is known."""
     return (
         type(solver) is ISTA
@@ -34,7 +37,7 @@ def _is_papers(problem: SparseCoding, solver: Solver) -> bool:
     )
 
 
-def _is_dense(operator: Operator | None) -> bool:
+def _is_dense(operator: Operator | None) -> TypeGuard[Dense]:
     return type(operator) in (Dense, Partition, SoftPartition)
 
 
@@ -43,23 +46,28 @@ def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) 
     found = filters_beside_atoms(problem.operator)
     if reader is not None or type(solver.step) is not Spectral or found is None:
         return None
-    static, atoms = found
+    (static, atoms), strength = found, problem.strength
+    assert not isinstance(strength, Tensor)
     if not native.takes(problem.signal, static.filters, *([] if atoms is None else [atoms])):
         return None
     bound = problem.operator.lipschitz()
-    return native.reconstruct(static, atoms, bound, problem.signal, problem.strength, solver.start, solver.steps)
+    return native.reconstruct(static, atoms, bound, problem.signal, strength, solver.start, solver.steps)
 
 
 def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
     """By a dense dictionary, read out by itself or another one; None where there is no such form."""
-    operator, signal = problem.operator, problem.signal
+    operator, signal, strength = problem.operator, problem.signal, problem.strength
     if (output := _with_shares(problem, solver, reader)) is not None:
         return output
+    assert isinstance(operator, Dense)
+    assert not isinstance(strength, Tensor)
     read = None if reader is None else reader.atoms if _is_dense(reader) else False
     if read is False or operator.size > 2 * operator.atoms.shape[-2] or operator.size == 0:
         return None
     if not native.takes(signal, operator.atoms, *([] if read is None else [read])):
         return None
+    if torch.broadcast_shapes(operator.atoms.shape[:-2], signal.shape[:2]) != signal.shape[:2]:
+        return None  # one signal for several dictionaries
     if type(solver.step) is RowSum:
         if solver.start == "scaled":
             return None
@@ -68,9 +76,7 @@ def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) ->
         step_size = "bound"
     else:
         step_size = 1 / operator.lipschitz()
-    return native.reconstruct_dense(
-        operator.atoms, step_size, read, signal, problem.strength, solver.start, solver.steps
-    )
+    return native.reconstruct_dense(operator.atoms, step_size, read, signal, strength, solver.start, solver.steps)
 
 
 def _with_shares(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -120,6 +121,8 @@ class ProximalGradient(Solver):
         step: how long the steps are; `Spectral()` when None.
     """
 
+    step: StepRule
+
     def __init__(
         self,
         steps: int = 3,
@@ -130,8 +133,10 @@ class ProximalGradient(Solver):
         super().__init__(steps, start, tolerance)
         self.step = Spectral() if step is None else step
 
-    def __setattr__(self, name: str, value) -> None:
-        super().__setattr__(name, check_rule(value) if name == "step" else value)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "step":
+            check_rule(value)
+        super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, step={self.step!r}"

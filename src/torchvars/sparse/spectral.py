@@ -30,9 +30,18 @@ class Basis(nn.Module):
         like: a tensor of the precision and on the device wanted.
     """
 
+    rows: Tensor
+    columns: Tensor
+    rows_back: Tensor
+    columns_back: Tensor
+    partners: Tensor
+    sources: Tensor
+    signs: Tensor
+    transposed: Tensor
+
     def __init__(self, grid: tuple[int, int], like: Tensor):
         super().__init__()
-        self.grid = tuple(grid)
+        self.grid = grid[0], grid[1]
         for name, size in zip(("rows", "columns"), grid, strict=True):
             waves = real_waves(size, torch.arange(size, device=like.device), like)
             self.register_buffer(name, waves / waves.norm(dim=1, keepdim=True), persistent=False)
@@ -102,7 +111,7 @@ class SpectralConvolution(Operator):
     """
 
     def __init__(self, basis: Basis, kernel: Tensor, power: Tensor, bound: Tensor):
-        self.basis, self.power, self._bound = basis, power, bound
+        self.basis, self.power, self.bound = basis, power, bound
         self.count = kernel.shape[-3]
         self.size = self.count * kernel.shape[-2]
         self.factors = basis.factors(kernel)
@@ -121,7 +130,7 @@ class SpectralConvolution(Operator):
         return mean, (image - mean * direction).norm(dim=-2, keepdim=True)
 
     def find_bound(self) -> Tensor:
-        return self._bound
+        return self.bound
 
 
 class Rotated(Operator):
@@ -150,6 +159,10 @@ class FixedFilters(nn.Module):
         filters: (..., C, F, h, w), no larger than the grid.
         basis: of the grid.
     """
+
+    kernel: Tensor
+    power: Tensor
+    bound: Tensor
 
     @torch.no_grad()
     def __init__(self, filters: Tensor, basis: Basis):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...attention.modes import evaluating
 from ...data import Source
+from ...data.targets import Target
 from ...models.peers import Among
 from ...scoring import Asked, answers
 from ...scoring.answers import UNREAD
@@ -29,9 +30,9 @@ class Judge(NamedTuple):
     present: int  # how many classes the pictures are of
     nameless: bool  # whether the classes of the model have no names
 
-    def labels(self, targets: Sequence[int]) -> Tensor:
+    def labels(self, targets: Sequence[Target]) -> Tensor:
         """Which logits should be the largest, (B,)."""
-        return torch.tensor([self.classes[target] for target in targets])
+        return torch.tensor([self.classes[target] for target in cast(Sequence[int], targets)])
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Is the map of an attention high where people looked?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -29,14 +29,19 @@ class Others:
     """
 
     def __init__(self, source: Source):
-        points = [source.target(index) for index in range(len(source))]
-        self.shares = np.concatenate([each.places / each.size for each in points])
+        points = [cast(Points, source.target(index)) for index in range(len(source))]
+        self.shares = np.concatenate([each.places / size_of(each) for each in points])
         self.numbers = np.repeat(np.arange(len(points)), [len(each.places) for each in points])
         self.observed = all(each.observers is not None for each in points)
 
     def places(self, index: int, size: Sequence[int]) -> np.ndarray:
         """Those places (N, 2) in a picture of that size."""
         return self.shares[self.numbers != index] * size
+
+
+def size_of(points: Points) -> tuple[int, int]:
+    assert points.size is not None  # a source of fixations says it of every picture
+    return points.size
 
 
 class Judge(NamedTuple):
@@ -80,12 +85,14 @@ class Fixation(Task):
         return judge if condition == CLEAN else judge._replace(who=condition.name)
 
     def score(self, judge: Judge, asked: Asked) -> dict[str, Tensor]:
-        maps = [None] * len(asked.targets)
+        targets, maps = cast(Sequence[Points], asked.targets), [None] * len(asked.targets)
         if judge.who in ("", RANDOM_WEIGHTS):
-            maps = self.looking.maps(observe(judge.fresh if judge.who else judge.model, asked.pixels))
+            model = judge.fresh if judge.who else judge.model
+            assert model is not None  # that with random weights is there if it is asked
+            maps = self.looking.maps(observe(model, asked.pixels))
         found = [
-            judge_points(points, each, judge.others.places(index, points.size), judge.who)
-            for index, points, each in zip(asked.indices, asked.targets, maps, strict=True)
+            judge_points(points, each, judge.others.places(index, size_of(points)), judge.who)
+            for index, points, each in zip(asked.indices, targets, maps, strict=True)
         ]
         return {name: torch.tensor([each.get(name, np.nan) for each in found]).double() for name in self.columns}
 
@@ -104,7 +111,7 @@ def judge_points(points: Points, found: Tensor | None, others: np.ndarray, who: 
         others: places of the fixations of all other pictures in this one.
         who: `CHANCE`, `CENTRE_BIAS` or `ONE_OBSERVER` in place of a model.
     """
-    (width, height), places = points.size, points.places
+    (width, height), places = size_of(points), points.places
     if not len(places):
         return {}
     sigma = SIGMA * max(width, height)
@@ -112,10 +119,14 @@ def judge_points(points: Points, found: Tensor | None, others: np.ndarray, who: 
     if who != ONE_OBSERVER:
         if who == CHANCE:
             guess = np.ones((height, width))
+        elif who == CENTRE_BIAS:
+            guess = centre
         else:
-            guess = centre if who == CENTRE_BIAS else resized(found, height, width)
+            assert found is not None
+            guess = resized(found, height, width)
         return measures(guess, places, others, centre, sigma)
     every = []
+    assert points.observers is not None  # where they are not, nobody asks for one
     for observer in np.unique(points.observers):
         own = points.observers == observer
         if not own.all():
@@ -126,9 +137,10 @@ def judge_points(points: Points, found: Tensor | None, others: np.ndarray, who: 
 
 def measures(
     guess: np.ndarray, places: np.ndarray, others: np.ndarray, centre: np.ndarray, sigma: float
-) -> Mapping[str, float]:
+) -> dict[str, float]:
     """All measures of a map (H, W) of one picture, given the places of its fixations and of those of the others."""
-    looked, at = saliency.blurred(places, *guess.shape, sigma), saliency.values_at(guess, places)
+    height, width = guess.shape
+    looked, at = saliency.blurred(places, height, width, sigma), saliency.values_at(guess, places)
     return {
         "nss": saliency.nss(guess, places),
         "auc_judd": saliency.auc(at, guess.ravel()),

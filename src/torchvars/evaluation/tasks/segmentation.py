@@ -1,8 +1,8 @@
 """Does the map of an attention cover the objects of a picture?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...data import Source
 from ...data.segmented import VOID
+from ...data.targets import Mask
 from ...maps import observe
 from ...scoring import Asked
 from ..conditions import Condition
@@ -99,15 +100,18 @@ class Segmentation(Task):
         maps = self.maps(judge, asked)
         found = [
             judge_mask(mask.labels, judge.protocol, each, everything=judge.who == ALL_FOREGROUND)
-            for mask, each in zip(asked.targets, maps, strict=True)
+            for mask, each in zip(cast(Sequence[Mask], asked.targets), maps, strict=True)
         ]
         return {name: torch.tensor([each.get(name, np.nan) for each in found]).double() for name in self.columns}
 
     def maps(self, judge: Judge, asked: Asked) -> list[Tensor]:
         """A map of each picture (h, w), or of each head (heads, h, w), on whatever grid it has."""
         if judge.who in (ALL_FOREGROUND, CENTRED_GAUSSIAN):
-            return [torch.from_numpy(centred_gaussian(*mask.labels.shape)) for mask in asked.targets]
-        seen = observe(judge.fresh if judge.who == RANDOM_WEIGHTS else judge.model, asked.pixels)
+            masks = cast(Sequence[Mask], asked.targets)
+            return [torch.from_numpy(centred_gaussian(*mask.labels.shape)) for mask in masks]
+        model = judge.fresh if judge.who == RANDOM_WEIGHTS else judge.model
+        assert model is not None  # that with random weights is there if it is asked
+        seen = observe(model, asked.pixels)
         if judge.protocol == "vars":
             return list(self.looking.maps(seen))
         has_class_token = seen.run(seen.name(self.looking.place)).prefix > 0

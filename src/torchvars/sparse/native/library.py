@@ -5,6 +5,7 @@ import os
 import sysconfig
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -80,9 +81,10 @@ class Features(ctypes.Structure):
 
 
 Task = Filters | Atoms | Features
+Kind = TypeVar("Kind", bound=Task)
 
 
-def task(kind: type[Task], like: Tensor, **fields: Tensor | float | None) -> Task:
+def task(kind: type[Kind], like: Tensor, **fields: Tensor | float | None) -> Kind:
     """A task of that kind on numbers of the precision of a tensor.
 
     A tensor stands in it as its address, so every one has to keep a name until the task is done.
@@ -133,6 +135,7 @@ def chunked(task: Task) -> int:
     """Cuts the batch of a task into parts, so that there are some for each thread: none where the channels suffice."""
     threads = threads_for(task)
     wanted = 2 * threads if threads > 1 else 1
+    assert LIBRARY is not None
     task.chunks = 1
     task.chunks = max(1, min(task.batch, -(-wanted // LIBRARY.torchvars_items(ctypes.byref(task)))))
     return task.chunks
@@ -141,6 +144,7 @@ def chunked(task: Task) -> int:
 def run(task: Task) -> None:
     """Does a task. All tensors that it points to are contiguous, of the precision it says, and outlive the call."""
     threads = threads_for(task)
+    assert LIBRARY is not None
     room = torch.empty(threads * LIBRARY.torchvars_room(ctypes.byref(task)) + 64, dtype=torch.uint8)
     aligned = (room.data_ptr() + 63) // 64 * 64
     LIBRARY.torchvars_run(ctypes.byref(task), aligned, threads, _parallel())

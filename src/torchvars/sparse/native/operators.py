@@ -1,5 +1,7 @@
 """The kernels as operators of PyTorch, `torch.ops.torchvars`, which torch.compile and autograd know."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -30,6 +32,7 @@ def reconstruct(
         (batch, H W, heads C).
     """
     signal, filters, atoms, bound = _contiguous(signal, filters, atoms, bound)
+    _check_filters(signal, filters, atoms, bound, height * width)
     output = torch.empty_like(signal)
     if signal.numel():
         job = _with_filters(
@@ -61,6 +64,8 @@ def reconstruct_backward(
 ) -> list[Tensor]:
     """Gradients of the signal, the filters and, if there are any, the atoms."""
     upstream, signal, filters, atoms, bound = _contiguous(upstream, signal, filters, atoms, bound)
+    _check_filters(signal, filters, atoms, bound, height * width)
+    _check(upstream.shape == signal.shape, upstream, signal)
     of_signal, of_filters = torch.empty_like(signal), torch.zeros_like(filters)
     of_atoms = None if atoms is None else torch.empty_like(atoms)
     if signal.numel():
@@ -106,6 +111,7 @@ def union_bound(filters: Tensor, atoms: Tensor, height: int, width: int) -> Tens
         (batch, heads C).
     """
     filters, atoms = _contiguous(filters, atoms)
+    _check(atoms.shape[1:3] == (filters.shape[0], height * width), filters, atoms)
     output = filters.new_empty(atoms.shape[0], filters.shape[0] * filters.shape[1])
     if output.numel():
         job = _with_filters(filters, atoms, atoms.shape[0], height, width, Bound, eigenvalue=output)
@@ -142,6 +148,9 @@ def solve_on_support(
         (batch, F H W + M, heads C).
     """
     filters, atoms, bound, support, target = _contiguous(filters, atoms, bound, support, target)
+    codes = filters.shape[2] * height * width + (0 if atoms is None else atoms.shape[3])
+    _check(target.shape[1] == codes and support.shape == target.shape and support.dtype == torch.bool, target)
+    _check_filters(target, filters, atoms, bound, height * width, positions=codes)
     output = torch.empty_like(target)
     if target.numel():
         job = _with_filters(
@@ -156,6 +165,14 @@ def solve_on_support(
 @solve_on_support.register_fake
 def _(filters, atoms, bound, support, target, height, width, iterations):
     return _like(target)
+
+
+def _check_filters(signal, filters, atoms, bound, size: int, positions: int | None = None) -> None:
+    """That everything is as large as the kernels take it to be; of a grid of that size."""
+    batch, heads, channels = signal.shape[0], filters.shape[0], filters.shape[0] * filters.shape[1]
+    _check(signal.shape[1:] == (positions or size, channels), signal, filters)
+    _check(bound.shape in ((1, channels), (batch, channels)), bound, signal)
+    _check(atoms is None or atoms.shape[:3] == (batch, heads, size), signal, filters, atoms)
 
 
 def _with_filters(
@@ -195,6 +212,7 @@ def reconstruct_dense(
         (batch, N or K, heads C), and the step sizes.
     """
     signal, atoms, step_size, reader = _contiguous(signal, atoms, step_size, reader)
+    _check_atoms(signal, atoms, step_size, reader)
     output, found = _outputs(signal, atoms, step_size, reader, rule)
     if output.numel():
         run(
@@ -232,6 +250,8 @@ def reconstruct_dense_backward(
 ) -> list[Tensor]:
     """Gradients of the signal, the atoms, the step sizes (zero where they are constants), and the reader, if any."""
     upstream, signal, atoms, step_size, reader = _contiguous(upstream, signal, atoms, step_size, reader)
+    _check_atoms(signal, atoms, step_size, reader)
+    _check(upstream.shape == _outputs(signal, atoms, step_size, reader, "given")[0].shape, upstream, signal)
     given = [signal, atoms, step_size, *([] if reader is None else [reader])]
     gradients = [(torch.empty_like if upstream.numel() else torch.zeros_like)(each) for each in given]
     of_signal, of_atoms, of_step_size, *of_reader = gradients
@@ -251,6 +271,13 @@ def reconstruct_dense_backward(
 @reconstruct_dense_backward.register_fake
 def _(upstream, signal, atoms, step_size, reader, rule, strength, start, steps):
     return [_like(each) for each in (signal, atoms, step_size, reader) if each is not None]
+
+
+def _check_atoms(signal, atoms, step_size, reader) -> None:
+    batch, heads, positions, count = atoms.shape
+    _check(signal.shape[:2] == (batch, positions) and signal.shape[2] % heads == 0, signal, atoms)
+    _check(step_size is None or step_size.shape in ((batch, heads, 1), (batch, heads, count)), atoms, step_size)
+    _check(reader is None or (*reader.shape[:2], reader.shape[3]) == (batch, heads, count), atoms, reader)
 
 
 def _with_atoms(signal, atoms, step_size, reader, rule: str, strength: float, start: str, steps: int, **rest) -> Atoms:
@@ -289,6 +316,7 @@ def reconstruct_shares(
     given = signal, keys, prototypes, queries, reader_prototypes = _contiguous(
         signal, keys, prototypes, queries, reader_prototypes
     )
+    _check_shares(*given)
     output, found = _outputs_of_shares(*given)
     if output.numel():
         job = _with_shares(*given, strength, start, steps, reconstruction=output, found=found)
@@ -326,6 +354,9 @@ def reconstruct_shares_backward(
     given = signal, keys, prototypes, queries, reader_prototypes = _contiguous(
         signal, keys, prototypes, queries, reader_prototypes
     )
+    _check_shares(*given)
+    output, found = _outputs_of_shares(*given)
+    _check(upstream.shape == output.shape and step_size.shape == found.shape, upstream, step_size)
     gradients = [torch.zeros_like(each) for each in given if each is not None]
     if upstream.numel():
         of_signal, of_keys, _, *of_reader = gradients
@@ -349,6 +380,14 @@ def _(upstream, signal, keys, prototypes, queries, reader_prototypes, step_size,
     return [_like(each) for each in (signal, keys, prototypes, queries, reader_prototypes) if each is not None]
 
 
+def _check_shares(signal, keys, prototypes, queries, reader_prototypes) -> None:
+    heads, width, _ = prototypes.shape
+    _check(keys.shape == (*signal.shape[:2], heads * width) and signal.shape[2] % heads == 0, signal, keys, prototypes)
+    if queries is not None:
+        fit = queries.shape[0] == signal.shape[0] and queries.shape[2] == heads * width
+        _check(fit and reader_prototypes.shape == prototypes.shape, queries, reader_prototypes, prototypes)
+
+
 def _with_shares(
     signal, keys, prototypes, queries, reader_prototypes, strength: float, start: str, steps: int, **rest
 ) -> Atoms:
@@ -368,7 +407,8 @@ def features(queries: Tensor, directions: Tensor, scale: float, shares: bool) ->
     exp(s q W - s^2 |q|^2 / 2) with columns of unit length, or, as `shares`, softmax(q W) along the rows.
     """
     queries, directions = _contiguous(queries, directions)
-    output = queries.new_empty(queries.shape[0], directions.shape[0], queries.shape[1], directions.shape[2])
+    _check(queries.shape[2] == directions.shape[0] * directions.shape[1], queries, directions)
+    output = queries.new_empty(_shape_of_features(queries, directions))
     if output.numel():
         job = _with_queries(queries, directions, scale, shares, features=output)
         chunked(job)
@@ -378,7 +418,7 @@ def features(queries: Tensor, directions: Tensor, scale: float, shares: bool) ->
 
 @features.register_fake
 def _(queries, directions, scale, shares):
-    return queries.new_empty(queries.shape[0], directions.shape[0], queries.shape[1], directions.shape[2])
+    return queries.new_empty(_shape_of_features(queries, directions))
 
 
 @torch.library.custom_op("torchvars::features_backward", mutates_args=(), device_types="cpu")
@@ -387,6 +427,8 @@ def features_backward(
 ) -> list[Tensor]:
     """Gradients of the queries and, for shares, the directions; of unit features those are constants."""
     upstream, queries, directions, found = _contiguous(upstream, queries, directions, found)
+    _check(queries.shape[2] == directions.shape[0] * directions.shape[1], queries, directions)
+    _check(found.shape == upstream.shape == _shape_of_features(queries, directions), found, upstream)
     of_queries, of_directions = torch.empty_like(queries), torch.zeros_like(directions)
     if found.numel():
         job = _with_queries(
@@ -407,6 +449,10 @@ def _(upstream, queries, directions, found, scale, shares):
     return [_like(queries), _like(directions)] if shares else [_like(queries)]
 
 
+def _shape_of_features(queries: Tensor, directions: Tensor) -> tuple[int, ...]:
+    return queries.shape[0], directions.shape[0], queries.shape[1], directions.shape[2]
+
+
 def _with_queries(queries: Tensor, directions: Tensor, scale: float, shares: bool, **rest) -> Features:
     heads, channels, count = directions.shape
     return task(
@@ -415,7 +461,16 @@ def _with_queries(queries: Tensor, directions: Tensor, scale: float, shares: boo
     )  # fmt: skip
 
 
-def _contiguous(*tensors: Tensor | None) -> list[Tensor | None]:
+def _check(fits: bool, *given: Tensor | None) -> None:
+    """A ValueError unless they fit: the kernels take the shapes of what they read and write as they are told."""
+    tensors = [each for each in given if each is not None]
+    if not fits or any(each.dtype not in (torch.float32, torch.float64) for each in tensors):
+        shapes = ", ".join(f"{tuple(each.shape)} of {str(each.dtype).removeprefix('torch.')}" for each in tensors)
+        raise ValueError(f"these do not belong to one problem, or are neither float32 nor float64: {shapes}")
+
+
+def _contiguous(*tensors: Tensor | None) -> list[Any]:
+    """Each contiguous; None where it is None."""
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 

@@ -2,8 +2,9 @@
 //
 //     g_i = G u_{i-1} - b,   u_i = S(u_{i-1} - r g_i, strength r),   result R u_T        G = P^T P,   b = P^T x
 //
-// r is a number, 1 / L, or one for each atom, which may be 1 / P^T 1. Between P^T x and P u there are matrices of atoms x atoms and atoms x
-// channels only: everything of one head of one image stays in the cache. docs/performance.md derives the gradient.
+// r is a number, 1 / L, or one for each atom, which may be 1 / P^T 1. Between P^T x and P u there are matrices of atoms x
+// atoms and atoms x channels only: everything of one head of one image stays in the cache. docs/performance.md derives
+// the gradient.
 #pragma once
 #include "bounds.h"
 #include "feature_map.h"
@@ -111,8 +112,8 @@ template <class T> class AtomsIsta {
 
   int64_t apart() const { return task.heads * task.width; }  // keys of one head, from position to position
 
-  void place(Dictionary &dictionary, int64_t pair, int64_t count, const void *given, const void *queries, void *of_given,
-             void *of_queries) const {
+  void place(Dictionary &dictionary, int64_t pair, int64_t count, const void *given, const void *queries,
+             void *of_given, void *of_queries) const {
     const int64_t rows = pair * count * task.atoms;
     const int64_t keys = (pair / task.heads * count * task.heads + pair % task.heads) * task.width;
     dictionary.given = given ? (const T *)given + rows : nullptr;
@@ -178,7 +179,8 @@ template <class T> class AtomsIsta {
     for (int64_t i = 0; i < across; i++) step[i] = all(size);
   }
 
-  static T least_total() { return root(Precision<T>::tiny); }  // of an atom of zeros, so that its inverse stays a number
+  // Of an atom of zeros, so that its inverse stays a number.
+  static T least_total() { return root(Precision<T>::tiny); }
 
   V *code(int64_t i) const { return codes + (backward ? i * task.atoms * width : 0); }
   V *slope(int64_t i) const { return slopes + (backward ? i * task.atoms * width : 0); }

@@ -94,7 +94,9 @@ template <class T> class FilterBound : FilterBank<T> {
     for (int64_t index = 0; index < width; index++) {
       const Part &part = parts[index];
       V mean = {}, variance = {}, most = {};
-      this->each_frequency([&](int64_t i) { mean += energy[i] * part.power[i], most = larger<T>(part.power[i], most); });
+      this->each_frequency([&](int64_t i) {
+        mean += energy[i] * part.power[i], most = larger<T>(part.power[i], most);
+      });
       this->each_frequency([&](int64_t i) {
         const V apart = part.power[i] - mean;
         variance += energy[i] * apart * apart;

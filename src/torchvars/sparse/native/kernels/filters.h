@@ -2,9 +2,10 @@
 //
 //     c_i = (y - e_{i-1}) / L,   u_i = S(u_{i-1} + P^T c_i, strength / L),   e_i = P u_i        e_T is the result
 //
-// Codes of filters, what moves them (their causes) and what they explain live as half spectra, where P and P^T are products; only the threshold
-// is taken in space. All that belongs to one block of channels of one image stays in the cache from the first step to
-// the last, and the backward pass computes it again instead of reading it. docs/performance.md derives the gradient.
+// Codes of filters, what moves them (their causes) and what they explain live as half spectra, where P and P^T are
+// products; only the threshold is taken in space. All that belongs to one block of channels of one image stays in the
+// cache from the first step to the last, and the backward pass computes it again instead of reading it.
+// docs/performance.md derives the gradient.
 #pragma once
 #include "bank.h"
 
@@ -105,7 +106,8 @@ template <class T> class FilterIsta : FilterBank<T> {
             if (at < 0) continue;
             T *to = (T *)task.of_bank + chunk * numbers + this->filter_start(block, 0, f, at);
             const int64_t apart = this->filter_start(block, 1, f, at) - this->filter_start(block, 0, f, at);
-            for (int64_t i = 0, x = this->filter_column(); i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
+            int64_t x = this->filter_column();
+            for (int64_t i = 0; i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
               T values[lanes];
               memcpy(values, second ? &pair[x].im : &pair[x].re, sizeof(V));
               for (int64_t lane = 0; lane < block.count; lane++) to[lane * apart + i] = scale * values[lane];
@@ -369,7 +371,8 @@ template <class T> class FilterIsta : FilterBank<T> {
         const bool first = step == 1 && !thresholded;
         unshrink(block, step);
         if (first)  // c y, of which the first code is the analysis
-          this->each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i] * start; });
+          this->each_frequency(
+              [&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i] * start; });
         if (dense) {
           this->enter_map(dense_map, index, block.gradient);
           this->each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + block.gradient[i]; });

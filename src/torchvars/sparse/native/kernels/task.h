@@ -40,8 +40,8 @@ struct Atoms {
   int64_t steps, start;
   int64_t step_sizes;  // (batch, heads, step_sizes): 1, or one for each atom; none are given: 0
   int64_t chunks;      // into how many parts the batch is cut
-  int64_t width;       // of a head of keys (batch, positions, heads width) and queries (batch, reads, heads width); 0: none
-  int64_t totals;      // they are 1: one over the sums of the atoms, one for each, 0: one over a bound on the eigenvalues
+  int64_t width;       // keys (batch, positions, heads width), queries (batch, reads, heads width); none: 0
+  int64_t totals;      // step sizes are 1: one over the sum of each atom, 0: one over a bound on the eigenvalues
   double strength;
   const void *signal, *dictionary, *reader, *step_size;
   void *reconstruction;  // (batch, positions or reads, heads channels)

@@ -227,7 +227,7 @@ def test_layers_are_joined_in_groups_from_the_last(original, pictures):
         ]
         recipe = replace(recipe, conversion=replace(recipe.conversion, **changed))
         learning = object.__new__(loop.Join)
-        learning.recipe, learning.steps = recipe, 12
+        learning.conversion, learning.steps = recipe.conversion, 12
         learning.matching = type("Named", (), {"names": tuple("abcdef")})
         return ["".join(learning.joined(step)) for step in range(12)]
 

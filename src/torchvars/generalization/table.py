@@ -118,10 +118,11 @@ def difference(first: Generalization, second: Generalization, weights: str, targ
 
 def mean_difference(found: Sequence[Interval | None]) -> Interval | None:
     """The mean over domains, whose pictures are independent; None unless all are known."""
-    if None in found:
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
         return None
-    mean = float(np.mean([value for value, _, _ in found]))
-    half = math.hypot(*((high - low) / 2 for _, low, high in found)) / len(found)
+    mean = float(np.mean([value for value, _, _ in known]))
+    half = math.hypot(*((high - low) / 2 for _, low, high in known)) / len(known)
     return mean, mean - half, mean + half
 
 

@@ -84,12 +84,14 @@ def _with_shares(problem: SparseCoding, solver: ISTA, reader: Operator | None) -
     parts = [problem.operator] if reader is None else [problem.operator, reader]
     if type(solver.step) is not RowSum or solver.start == "scaled":
         return None
-    if not all(type(part) is SoftPartition and part.keys.ndim == 4 and part.size > 0 for part in parts):
+    shares = [part for part in parts if type(part) is SoftPartition and part.keys.ndim == 4 and part.size > 0]
+    if len(shares) < len(parts):
         return None
-    tensors = [(part.keys, part.prototypes) for part in parts]
+    tensors, strength = [(part.keys, part.prototypes) for part in shares], problem.strength
+    assert not isinstance(strength, Tensor)
     if not native.takes(problem.signal, *(tensor for pair in tensors for tensor in pair)):
         return None
-    if problem.operator.size > 2 * problem.operator.keys.shape[-2]:
+    if shares[0].size > 2 * shares[0].keys.shape[-2]:
         return None
     read = None if reader is None else tensors[1]
-    return native.reconstruct_shares(tensors[0], read, problem.signal, problem.strength, solver.start, solver.steps)
+    return native.reconstruct_shares(tensors[0], read, problem.signal, strength, solver.start, solver.steps)

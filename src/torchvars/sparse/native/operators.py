@@ -313,9 +313,10 @@ def reconstruct_shares(
     Returns:
         (batch, N or K, heads C), and the step sizes, (batch, heads, M).
     """
-    given = signal, keys, prototypes, queries, reader_prototypes = _contiguous(
+    signal, keys, prototypes, queries, reader_prototypes = _contiguous(
         signal, keys, prototypes, queries, reader_prototypes
     )
+    given = signal, keys, prototypes, queries, reader_prototypes
     _check_shares(*given)
     output, found = _outputs_of_shares(*given)
     if output.numel():
@@ -351,9 +352,10 @@ def reconstruct_shares_backward(
 ) -> list[Tensor]:
     """Gradients of the signal, the keys, their prototypes and, if there are any, the queries and theirs."""
     upstream, step_size = _contiguous(upstream, step_size)
-    given = signal, keys, prototypes, queries, reader_prototypes = _contiguous(
+    signal, keys, prototypes, queries, reader_prototypes = _contiguous(
         signal, keys, prototypes, queries, reader_prototypes
     )
+    given = signal, keys, prototypes, queries, reader_prototypes
     _check_shares(*given)
     output, found = _outputs_of_shares(*given)
     _check(upstream.shape == output.shape and step_size.shape == found.shape, upstream, step_size)

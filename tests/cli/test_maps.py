@@ -142,7 +142,7 @@ def test_the_frequency_response_of_a_wave_is_at_its_frequency():
     np.testing.assert_allclose(found[6, 5], 32)
 
 
-def test_a_scale_of_colours_is_one_for_a_row_or_a_column(tmp_path, monkeypatch):
+def test_a_scale_of_colours_is_one_for_a_row_a_column_or_all(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
     shown, imshow = [], Axes.imshow
@@ -156,7 +156,7 @@ def test_a_scale_of_colours_is_one_for_a_row_or_a_column(tmp_path, monkeypatch):
     generator = np.random.default_rng(0)
     grids = [[generator.random((3, 3)) * 10**row, generator.random((3, 3)) ** 4, None] for row in range(2)]
     blank = [np.zeros((4, 4, 3))] * 2
-    for scale in ("row", "column"):
+    for scale, members in (("row", 2), ("column", 2), ("all", 4)):
         shown.clear()
         draw(maps.Sheet(["a", "b"], ["x", "y", "z"], grids, blank, scale), tmp_path / f"{scale}.png")
         drawn = [(values, tuple(ends)) for values, *ends in shown if ends[0] is not None]
@@ -164,7 +164,7 @@ def test_a_scale_of_colours_is_one_for_a_row_or_a_column(tmp_path, monkeypatch):
             assert values.mean() == pytest.approx(1)  # so that models can be compared
             same = np.concatenate([other.ravel() for other, theirs in drawn if theirs == ends])
             assert ends == pytest.approx((same.min(), np.percentile(same, 99.5)))
-        assert [sum(theirs == ends for _, theirs in drawn) for _, ends in drawn] == [2] * 4
+        assert [sum(theirs == ends for _, theirs in drawn) for _, ends in drawn] == [members] * 4
 
 
 @pytest.mark.parametrize(

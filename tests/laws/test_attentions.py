@@ -428,6 +428,7 @@ def test_inspecting_a_model_without_reconstruction_says_so():
 
 
 @pytest.mark.slow
+@torch.no_grad()  # else the graph of thousands of steps is kept: 7.5 GB
 @pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd"])
 def test_a_layer_of_the_papers_size_solves_its_lasso(name):
     """192 channels, 6 heads, 14 x 14 tokens; some of its signals against scikit-learn."""
@@ -442,12 +443,12 @@ def test_a_layer_of_the_papers_size_solves_its_lasso(name):
         atoms = []
         for atom in basis:
             unit[0, head, :, channel] = atom
-            atoms.append(problem.operator.synthesize(unit)[0, head, :, channel].detach())
+            atoms.append(problem.operator.synthesize(unit)[0, head, :, channel])
         model = Lasso(alpha=1.0 / 196, fit_intercept=False, tol=1e-12, max_iter=10**5)
-        model.fit(torch.stack(atoms, dim=1).numpy(), problem.signal[0, head, :, channel].detach().numpy())
+        model.fit(torch.stack(atoms, dim=1).numpy(), problem.signal[0, head, :, channel].numpy())
         expected = torch.from_numpy(model.predict(torch.stack(atoms, dim=1).numpy()))
         reconstruction = problem.operator.synthesize(code)[0, head, :, channel]
-        torch.testing.assert_close(reconstruction.detach(), expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(reconstruction, expected, rtol=0, atol=1e-4)
 
 
 # Without a penalty every atom of vars_p is in use, and its optimum really turns as fast as that.

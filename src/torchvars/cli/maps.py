@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from .extras import missing_extra
@@ -26,10 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--kind", default="implicit", help="implicit, kernel, energy, rollout or gradient (default: implicit)"
     )
-    group.add_argument(
-        "--layer", default="-1", help="an attention by its name, or its place in order (default: -1, the last)"
-    )
-    group.add_argument("--head", default="mean", help="number of a head (default: the mean over heads)")
+    group.add_argument("--layer", default="-1", help="name or index of an attention (default: -1, the last)")
+    group.add_argument("--head", default="mean", help="index of a head (default: the mean over heads)")
     group.add_argument("--step", type=int, metavar="N", help="number of recurrent steps (default: all of them)")
     group.add_argument(
         "--query",
@@ -55,7 +54,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--atoms", action="store_true", help="the atoms that a VARS layer uses most; one figure for each model"
     )
-    parser.add_argument("--img-size", type=int, metavar="PIXELS", help="side of pictures (default: the model's own)")
+    group.add_argument(
+        "--one-scale",
+        action="store_true",
+        help="one scale of colours for all maps of a figure (default: one scale for each model)",
+    )
+    parser.add_argument(
+        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -86,8 +92,8 @@ def run(arguments: argparse.Namespace) -> None:
         None if arguments.target is None else _number(arguments.target),
     )
     chosen = arguments.corruptions or maps.CORRUPTIONS
-    if strange := [name for name in chosen if name not in CORRUPTIONS]:
-        raise ValueError(f"no corruption named {strange[0]!r}: there are {', '.join(CORRUPTIONS)}")
+    if unknown := [name for name in chosen if name not in CORRUPTIONS]:
+        raise ValueError(f"no corruption named {unknown[0]!r}: there are {', '.join(CORRUPTIONS)}")
     if not 1 <= arguments.severity <= 5:
         raise ValueError(f"--severity must be from 1 to 5, got {arguments.severity}")
     pictures = find_pictures(arguments.pictures)
@@ -128,6 +134,7 @@ def _draw(views, subjects, image, asking, arguments: argparse.Namespace, name: s
             more = {"severity": arguments.severity, "identity": name}
             more |= {"names": arguments.corruptions} if arguments.corruptions else {}
         sheet = maps.VIEWS[view](subjects, image, asking, **more)
+        sheet = replace(sheet, scale="all") if arguments.one_scale else sheet
         stem = name if view == "maps" else f"{name}_{view}"
         written += maps.draw(sheet, arguments.output / f"{stem}.png")
     if arguments.atoms:

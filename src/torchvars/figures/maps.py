@@ -88,7 +88,7 @@ class Sheet:
     Attributes:
         maps: by row and column, (h, w) each; None where there is none.
         pictures: (H, W, 3), one for each row.
-        scale: "row" or "column", which has one scale of colours.
+        scale: what has one scale of colours: each "row", each "column", or "all" of the sheet.
         marked: a place in the pictures, (row, column) from 0 to 1, that was asked about.
         legend: what a colour stands for.
     """
@@ -237,8 +237,9 @@ def to_array(pixels: Tensor) -> np.ndarray:
 def draw(sheet: Sheet, path: Path) -> list[Path]:
     """Writes a sheet as .png, .pdf and .npz beside each other, and says where.
 
-    Each map is divided by its mean, so that models can be compared whose maps do not sum to the same. A row or column
-    has one scale of colours, whose last one stands for all above its 99.5th percentile.
+    Each map is divided by its mean, so that models can be compared whose maps do not sum to the same. The maps of a
+    row, of a column or of the sheet have one scale of colours, whose last one stands for all above their 99.5th
+    percentile.
 
     Args:
         path: of the three files; what is behind the last point is replaced.
@@ -271,18 +272,17 @@ def draw(sheet: Sheet, path: Path) -> list[Path]:
                 interpolation="bilinear",
                 extent=(0, 1, 1, 0),
             )
-        beside = axes[:, place + 1] if sheet.scale == "column" else axes[place, :]
-        where = (
-            {"location": "bottom", "pad": 0.02, "shrink": 0.92}
-            if sheet.scale == "column"
-            else {"location": "right", "pad": 0.01}
-        )
-        bar = figure.colorbar(image, ax=list(beside), fraction=0.05, aspect=18, **where)
+        if sheet.scale == "row":
+            beside, where = axes[place, :], {"location": "right", "pad": 0.01}
+        else:
+            beside = axes[:, 1:] if sheet.scale == "all" else axes[:, place + 1]
+            where = {"location": "bottom", "pad": 0.02, "shrink": 0.92}
+        bar = figure.colorbar(image, ax=beside.ravel().tolist(), fraction=0.05, aspect=18, **where)
         ends = ["0" if low < 0.005 * high else f"{low:.2g}", f"{high:.2g}"]
         bar.set_ticks([low, high], labels=[ends[0], ends[1] if values.max() <= high else f"≥ {ends[1]}"])
         bar.ax.tick_params(labelsize=FONT - 1, length=2, pad=1)
         bar.outline.set_linewidth(0.4)
-        if sheet.scale == "column":  # the ticks are at the edges, and so would stick out
+        if sheet.scale != "row":  # the ticks are at the edges, and so would stick out
             first, last = bar.ax.get_xticklabels()
             first.set_horizontalalignment("left")
             last.set_horizontalalignment("right")
@@ -299,9 +299,12 @@ def draw(sheet: Sheet, path: Path) -> list[Path]:
 
 
 def _groups(maps: Sequence[Sequence[np.ndarray | None]], scale: str) -> Iterator[tuple[list[tuple[int, int]], int]]:
-    """The places (row, column) of the maps that have one scale, and the number of their row or column."""
+    """The places (row, column) of the maps that have one scale, and the number of their row or column (0 for all)."""
     places = np.ndindex(len(maps), len(maps[0]))
     every = [(row, column) for row, column in places if maps[row][column] is not None]
+    if scale == "all":
+        yield every, 0
+        return
     along = 0 if scale == "row" else 1
     for number in sorted({place[along] for place in every}):
         yield [place for place in every if place[along] == number], number

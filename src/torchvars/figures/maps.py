@@ -277,7 +277,8 @@ def draw(sheet: Sheet, path: Path) -> list[Path]:
         else:
             beside = axes[:, 1:] if sheet.scale == "all" else axes[:, place + 1]
             where = {"location": "bottom", "pad": 0.02, "shrink": 0.92}
-        bar = figure.colorbar(image, ax=beside.ravel().tolist(), fraction=0.05, aspect=18, **where)
+        thin = 18 * (count if sheet.scale == "all" else 1)  # bars of all lengths have one thickness
+        bar = figure.colorbar(image, ax=beside.ravel().tolist(), fraction=0.05, aspect=thin, **where)
         ends = ["0" if low < 0.005 * high else f"{low:.2g}", f"{high:.2g}"]
         bar.set_ticks([low, high], labels=[ends[0], ends[1] if values.max() <= high else f"≥ {ends[1]}"])
         bar.ax.tick_params(labelsize=FONT - 1, length=2, pad=1)
@@ -338,7 +339,7 @@ def _save(figure, path: Path, arrays: Mapping[str, np.ndarray]) -> list[Path]:
             if ending == "npz":
                 np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]  # none is allow_pickle
             else:
-                figure.savefig(file, format=ending, dpi=200)
+                figure.savefig(file, format=ending, dpi=200, bbox_inches="tight", pad_inches=0.03)
 
     for each in paths:
         write_whole(each, lambda aside, ending=each.suffix[1:]: write(aside, ending))

@@ -700,6 +700,15 @@ def test_the_command_from_weights_to_a_comparison(pictures, weights, tmp_path, c
     assert not (tmp_path / "none").exists()
 
 
+@pytest.fixture
+def interruptible():
+    """SIGINT interrupts, also where a shell has started the tests in the background and it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_command_that_is_stopped_says_what_it_keeps(number, status, pictures, weights, tmp_path, monkeypatch, capsys):
     output, trying, left = tmp_path / "results.json", Evaluation.tried, []

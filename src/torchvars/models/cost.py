@@ -10,6 +10,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..attention.modes import evaluating
@@ -71,7 +72,7 @@ def cost_of(name: str) -> Cost:
 
     Nothing is computed: tensors have shapes only. Of blocks that are alike one is counted, for all of them.
     """
-    with torch.device("meta"):
+    with torch.device("meta"), _Uninitialized():
         model = timm.create_model(name)
     parameters = _trained(model)
     kinds: dict[tuple, list[nn.Module]] = {}
@@ -87,6 +88,17 @@ def cost_of(name: str) -> Cost:
         for index, alike in enumerate(kinds.values())
     )
     return Cost(parameters, _multiply_adds(counter, repeated))
+
+
+class _Uninitialized(TorchFunctionMode):
+    """Leaves out what fills tensors with values: on the meta device there are none."""
+
+    FILLS = frozenset(["normal_", "uniform_", "fill_", "zero_", "clamp_", "erfinv_", "mul_", "add_"])
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in self.FILLS and args and args[0].device.type == "meta":
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def _kind(block: nn.Module) -> tuple:

@@ -18,10 +18,10 @@ Points = Sequence[tuple[float, float, float, float]]  # abscissa, value, and the
 
 
 def draw_ablation(results: Sequence[Results], path: Path) -> bool:
-    """Accuracy against the number of steps and the strength with which trained VARS models were told to solve.
+    """Accuracy against the number of steps and the strength of trained VARS models, where these were changed.
 
     Of each model there has to be a file of results for two values at least; what it was trained with is one of them, if
-    a file is there in which it was told nothing. False if there is no such model.
+    a file is there in which nothing was changed. False if there is no such model.
     """
     panels = []
     for option, label in (("steps", "recurrent steps"), ("strength", "strength")):
@@ -40,11 +40,11 @@ def draw_ablation(results: Sequence[Results], path: Path) -> bool:
 
 def _value(result: Results, option: str) -> float | None:
     """What a model solved with; None if something else was changed, or its layers differ."""
-    told = result.model.get("solving", {})
-    if set(told) - {option}:
+    changed = result.model.get("solving", {})
+    if set(changed) - {option}:
         return None
-    if option in told:
-        return told[option]
+    if option in changed:
+        return changed[option]
     layers = result.model.get("layers", {}).values()
     own = {layer["strength"] if option == "strength" else layer["solver"].get("steps") for layer in layers}
     return own.pop() if len(own) == 1 else None

@@ -60,8 +60,8 @@ def check_data(names: Sequence[str], paths: Mapping[str | None, str]) -> None:
     """A ValueError unless there are pictures for each benchmark, and a benchmark for all that are named."""
     if lost := [name for name in names if name not in paths and None not in paths]:
         raise ValueError(f"no pictures for {', '.join(lost)}: give --data PATH, or --data {lost[0]}=PATH")
-    if strange := [name for name in paths if name is not None and name not in names]:
-        raise ValueError(f"there are pictures for {strange[0]}, which is not among the benchmarks {', '.join(names)}")
+    if unknown := [name for name in paths if name is not None and name not in names]:
+        raise ValueError(f"there are pictures for {unknown[0]}, which is not among the benchmarks {', '.join(names)}")
 
 
 __all__ = ["BENCHMARKS", "Benchmark", "Data", "Member", "Showing", "build", "check_names"]

@@ -3,6 +3,7 @@ import os
 # Everything here is tiny: a second thread would mostly be waited for, by spinning, on CPUs that other processes want.
 # Processes that tests start inherit it; set before NumPy and PyTorch are imported, which read it then.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ.pop("COLUMNS", None)  # tables are as wide as that says
 
 import pytest
 import torch

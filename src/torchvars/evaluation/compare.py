@@ -1,5 +1,6 @@
 """Results side by side: tables, and whether a difference is more than chance."""
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -331,9 +332,9 @@ def print_differences(first: Results, second: Results, console: Console | None =
 
 
 def wide_console() -> Console:
-    """As wide as the terminal; where there is none, wide enough for a table."""
+    """As wide as the terminal or COLUMNS; where there is neither, wide enough for a table."""
     console = Console()
-    return console if console.is_terminal else Console(width=200)
+    return console if console.is_terminal or os.environ.get("COLUMNS") else Console(width=200)
 
 
 def digits_of(results: Sequence[Results], benchmark: str, metric: str) -> int:

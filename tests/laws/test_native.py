@@ -539,6 +539,7 @@ def test_a_switch_turns_them_off():
     assert output.stdout.strip() == "None"
 
 
+@compiled
 def test_atoms_shared_by_a_batch():
     atoms, signal = tensors("dense", 1, 1, (3, 4), 1, seed=0)
     shared, signals = atoms[0, 0], signal.expand(4, 2, -1, -1) * torch.arange(1, 5).view(4, 1, 1, 1)
@@ -602,6 +603,7 @@ def test_layers_run_fast_and_plain_alike(name, normalize):
     assert_same(found, expected, 1e-11)
 
 
+@compiled
 @pytest.mark.parametrize(("name", "atoms"), [("vars_d", 1), ("vars_d", 6), ("vars_sd", 1), ("vars_sd", 6)])
 @pytest.mark.parametrize("start", ["analysis", "scaled", "zero"])
 @pytest.mark.parametrize("dtype", PRECISION)
@@ -621,6 +623,7 @@ def test_centered_layers_run_fast_and_plain_alike(name, atoms, start, dtype):
     assert_same(found, expected, PRECISION[dtype])
 
 
+@compiled
 @pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd", "vars_p"])
 def test_second_derivatives_are_for_the_plain_form(name):
     layer = create(name, 8, heads=2, grid=(3, 3)).double()
@@ -644,6 +647,7 @@ def products(layer, tokens, along, weight):
     return torch.autograd.grad((gradient * along).sum(), tokens)[0]
 
 
+@compiled
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("name", ["vars_s", "vars_d", "vars_sd", "vars_p"])
 def test_no_second_derivative_is_silently_wrong(name, frozen):
@@ -680,6 +684,7 @@ def test_neither_is_one_at_an_optimum():
         products(layer, tokens.requires_grad_(), along, weight)
 
 
+@compiled
 def test_features_alone_refuse_as_well():
     features = PositiveFeatures(8, 2, 16, normalize=False).double()
     strided = torch.randn(1, 9, 2, 8, dtype=torch.float64).transpose(1, 2)
@@ -759,6 +764,7 @@ def test_filters_of_their_own_for_each_of_a_batch():
     torch.testing.assert_close(expected[:1], alone)
 
 
+@compiled
 def test_features_keep_their_precision_when_differentiated_under_autocast():
     features = PositiveFeatures(8, heads=2, count=6)
     queries = torch.randn(2, 2, 9, 8, requires_grad=True)

@@ -320,6 +320,36 @@ def test_plans_that_cannot_be_are_refused(plan, changed, message):
         replace(plan, **changed)
 
 
+@pytest.mark.parametrize("change", ["match.mixup=0.8", "join.smoothing=0.1", "match.groups=2"])
+def test_fields_that_a_stage_reads_change_its_recipe_and_others_are_refused(plan, change, original):
+    plan = replace(plan, changed=(change,))
+    if change == "match.mixup=0.8":
+        assert recipes_of(plan, 32, "timm:test_vit")["match"].mixup == 0.8
+    else:
+        stage, name = change.partition("=")[0].split(".")
+        with pytest.raises(ValueError, match=f"{name} has no effect in {stage}: it is a field of another stage"):
+            run(plan)
+        assert not plan.output.exists()
+
+
+@pytest.mark.parametrize("stage", ["match", "join"])
+def test_what_is_learned_from_are_blends_of_neighbours(plan, stage, original, pictures):
+    recipe = recipes_of(replace(plan, changed=(f"{stage}.mixup=0.8",)), 32, "timm:test_vit")[stage]
+    recipe = replace(recipe, conversion=replace(recipe.conversion, original=str(original)), initial=None)
+    source = open_source(pictures, "train")
+    _, classifier = open_classifier(str(original))
+    classifier = loop.convert_as(recipe, classifier)
+    objective = loop.pose(recipe, classifier, source, torch.device("cpu"), 4)
+    pixels, labels = torch.rand(4, 3, 32, 32), torch.zeros(4, dtype=torch.long)
+    mixed, _ = objective.prepare(pixels, labels, 1)
+    neighbours = pixels[[1, 0, 3, 2]]
+    share = ((mixed - neighbours) / (pixels - neighbours)).median()
+    assert 0 < share < 1
+    torch.testing.assert_close(mixed, share * pixels + (1 - share) * neighbours)
+    assert torch.equal(mixed, objective.prepare(pixels, labels, 1)[0])
+    assert not torch.equal(mixed, objective.prepare(pixels, labels, 2)[0])
+
+
 def test_a_stage_is_an_ordinary_run(undisturbed, pictures):
     """Its weights are opened by its folder, and it knows what it was."""
     name, _ = open_classifier(str(undisturbed / "join"))

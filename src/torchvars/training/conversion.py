@@ -323,6 +323,15 @@ def settings_of(plan: Plan, stage: str) -> Settings:
     return Settings(plan.data, plan.output / stage, plan.workers, max_steps=most, checkpoint_every=plan.period)
 
 
+OF_LABELS = ("smoothing", "patches", "teacher", "distillation_weight")
+# Fields of recipes that a stage does not read.
+WITHOUT_EFFECT = {
+    "match": (*OF_LABELS, "distillation", "temperature", "joined", "groups", "trained", "features", "errors"),
+    "join": OF_LABELS,
+    "tune": (),
+}
+
+
 def changed(recipe: Recipe, stage: str, changes: Sequence[str]) -> Recipe:
     """A recipe with the fields of `stage.field=value` set."""
     for change in changes:
@@ -337,6 +346,8 @@ def changed(recipe: Recipe, stage: str, changes: Sequence[str]) -> Recipe:
         owner = recipe if name in {each.name for each in fields(Recipe)} else recipe.conversion
         if owner is None or name not in {each.name for each in fields(owner)}:
             raise ValueError(f"the recipe of {stage} has no field {name!r}")
+        if name in WITHOUT_EFFECT[stage]:
+            raise ValueError(f"{name} has no effect in {stage}: it is a field of another stage")
         owner = replace(owner, **{name: value})
         recipe = owner if isinstance(owner, Recipe) else replace(recipe, conversion=owner)
     return recipe

@@ -562,7 +562,7 @@ def pose(recipe: Recipe, classifier: Classifier, pictures: Source, device: torch
         return Labels(classifier, mix, None if teacher is None else teacher.to(device), recipe)
     columns = columns_of(classifier, pictures)
     if recipe.conversion.stage == "match":
-        return Match(classifier, columns)
+        return Match(classifier, columns, recipe)
     _, original = open_classifier(recipe.conversion.original)
     return Join(classifier, original.to(device), columns, recipe, steps)
 

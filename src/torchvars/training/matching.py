@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.modes import evaluating
+from ..data import derive_seed
 from ..models import Classifier
 from ..models.matching import Call, Joining, Matching
+from .augment import Mix
 from .distill import distillation_loss
 from .objectives import Learned, Objective
 from .recipe import Recipe
@@ -21,16 +23,24 @@ class Unlabelled(Objective):
         matching: the converted layers of the classifier that is trained.
         classifier: it, whole.
         columns: the logit of each class of the pictures; None if they have no labels that it knows.
+        recipe: how the pictures of a batch are mixed, and its seed.
     """
 
-    def __init__(self, matching: Matching, classifier: Classifier, columns: Sequence[int] | None):
+    def __init__(self, matching: Matching, classifier: Classifier, columns: Sequence[int] | None, recipe: Recipe):
         self.matching, self.classifier = matching, classifier
+        self.recipe = recipe
+        self.mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, smoothing=0.0, classes=1)
         self.of_labels = None if columns is None else torch.tensor(columns)
         self.layers = tuple(name.removeprefix("model.") for name in matching.names)
         self.columns = (*self.layers, "loss", "agreed", "right", "right before")
 
     def begin(self, some_pictures: Callable[[], Tensor]) -> None:
         self.matching.settle(some_pictures())
+
+    def prepare(self, pixels: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Mixed pixels, from which the original model makes the targets; the labels are not used."""
+        mixed, _ = self.mix(pixels, torch.zeros_like(labels), derive_seed(self.recipe.seed, "mix", step))
+        return mixed, labels
 
     @torch.no_grad()
     def judge(self, pixels: Tensor, labels: Tensor) -> Tensor:
@@ -85,9 +95,9 @@ class Match(Unlabelled):
 
     best = ("val_error", -1)
 
-    def __init__(self, classifier: Classifier, columns: Sequence[int] | None):
+    def __init__(self, classifier: Classifier, columns: Sequence[int] | None, recipe: Recipe):
         self.module = self.trained = matching = Matching(classifier)
-        super().__init__(matching, classifier, columns)
+        super().__init__(matching, classifier, columns, recipe)
 
     def learn(self, model: nn.Module, pixels: Tensor, targets: Tensor, step: int, place: Sequence[int]) -> Learned:
         errors = model(pixels)
@@ -118,9 +128,9 @@ class Join(Unlabelled):
     def __init__(
         self, classifier: Classifier, teacher: Classifier, columns: Sequence[int] | None, recipe: Recipe, steps: int
     ):
-        super().__init__(Matching(classifier), classifier, columns)
+        super().__init__(Matching(classifier), classifier, columns, recipe)
         assert recipe.conversion is not None
-        self.recipe, self.conversion, self.steps = recipe, recipe.conversion, steps
+        self.conversion, self.steps = recipe.conversion, steps
         self.module = self.joining = Joining(classifier, teacher)
         self.trained = classifier.model
         if self.conversion.trained == "layers":

@@ -246,6 +246,10 @@ def begin(plan: Plan, original: Classifier) -> None:
 
 # The stages
 
+# Of match and join, as models are trained on ImageNet (DeiT): what the original makes of altered pictures is learned too,
+# which is what robustness to corruptions depends on.
+AUGMENTATION = {"auto_augment": "rand-m9-mstd0.5-inc1", "erase": 0.25, "mixup": 0.8, "cutmix": 1.0}
+
 
 def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> dict[str, Recipe]:
     """The recipe of each stage. Size and name of the architecture are those of the original in the folder."""
@@ -304,9 +308,9 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
                 patience=4 if stage == "match" else None,
             )
             recipe = Recipe(
-                **shared,
+                **(shared | AUGMENTATION),
                 epochs=epochs,
-                learning_rate=(3e-3 if stage == "match" else 2e-4) * rate,
+                learning_rate=(3e-3 if stage == "match" else 3e-5) * rate,
                 warmup_epochs=min(30, steps / 4) / period,
                 clip=None if stage == "match" else 1.0,
                 temperature=1.0,

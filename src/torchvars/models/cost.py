@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 
 import timm
 import torch
@@ -18,6 +19,7 @@ from ..sparse import fourier, plain
 from ..sparse.fourier import Spectrum
 from .backbone import sides
 from .origin import image_size
+from .registry import BACKBONES, MODELS
 
 # The rows of the paper's main table, by their names here or in timm: its name, parameters in millions, and GFLOPs
 # (multiply-adds). GFNet stands there with the figures of GFNet-Ti*; PVT, 13.2 and 1.9, is in neither.
@@ -70,24 +72,53 @@ def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
 def cost_of(name: str) -> Cost:
     """The cost of a model of this package as it is created by its name: `cost` in a small part of the time.
 
-    Nothing is computed: tensors have shapes only. Of blocks that are alike one is counted, for all of them.
+    Nothing is computed: tensors have shapes only. At most two blocks of each stage are built, the first and one for all
+    others; of blocks that are alike one is counted.
     """
+    options, depths = _shortened(name)
     with torch.device("meta"), _Uninitialized():
-        model = timm.create_model(name)
-    parameters = _trained(model)
-    kinds: dict[tuple, list[nn.Module]] = {}
+        model = timm.create_model(name, **options)
     blocks = model.blocks
     assert isinstance(blocks, nn.Sequential)
-    for block in blocks:
-        kinds.setdefault(_kind(block), []).append(block)
-    model.blocks = nn.Sequential(*(alike[0] for alike in kinds.values()))
+    kinds: dict[tuple, _Alike] = {}
+    parameters = _trained(model)
+    for block, count in zip(blocks, _repeats(depths), strict=True):
+        alike = kinds.setdefault(_kind(block), _Alike(block))
+        alike.count += count
+        parameters += (count - 1) * _trained(block)
+    model.blocks = nn.Sequential(*(alike.block for alike in kinds.values()))
     counter = _operations(model, None)
     by_module = counter.get_flop_counts()
     repeated = sum(
-        (len(alike) - 1) * sum(by_module[f"{type(model).__name__}.blocks.{index}"].values())
+        (alike.count - 1) * sum(by_module[f"{type(model).__name__}.blocks.{index}"].values())
         for index, alike in enumerate(kinds.values())
     )
     return Cost(parameters, _multiply_adds(counter, repeated))
+
+
+@dataclass
+class _Alike:
+    """A block, and the number of blocks of the model that cost the same."""
+
+    block: nn.Module
+    count: int = 0
+
+
+def _shortened(name: str) -> tuple[dict, Sequence[int]]:
+    """Options of a model with at most two blocks in each stage, and the depths of the stages of the whole model."""
+    constructor, arguments = BACKBONES[MODELS[name][0]]
+    if "depths" in arguments:
+        return {"depths": [min(depth, 2) for depth in arguments["depths"]]}, arguments["depths"]
+    depth = arguments.get("depth", signature(constructor).parameters["depth"].default)
+    return {"depth": min(depth, 2)}, [depth]
+
+
+def _repeats(depths: Sequence[int]) -> list[int]:
+    """Number of blocks of the whole model for which each block of the shortened model stands.
+
+    The first block of a stage may differ from the others, which are alike.
+    """
+    return [count for depth in depths for count in ([1, depth - 1] if depth > 1 else [1])]
 
 
 class _Uninitialized(TorchFunctionMode):

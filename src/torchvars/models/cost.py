@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..attention.modes import evaluating
@@ -87,7 +88,8 @@ def cost_of(name: str) -> Cost:
         alike.count += count
         parameters += (count - 1) * _trained(block)
     model.blocks = nn.Sequential(*(alike.block for alike in kinds.values()))
-    counter = _operations(model, None)
+    with _ShapesOnly():
+        counter = _operations(model, None)
     by_module = counter.get_flop_counts()
     repeated = sum(
         (alike.count - 1) * sum(by_module[f"{type(model).__name__}.blocks.{index}"].values())
@@ -129,6 +131,28 @@ class _Uninitialized(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__name__", "") in self.FILLS and args and args[0].device.type == "meta":
             return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+class _ShapesOnly(TorchDispatchMode):
+    """Elementwise operations give a tensor of the right shape, without PyTorch's slower rules for the meta device."""
+
+    ELEMENTWISE = frozenset(
+        {
+            *(torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor, torch.ops.aten.mul.Tensor),
+            *(torch.ops.aten.div.Tensor, torch.ops.aten.pow.Tensor_Scalar, torch.ops.aten.clamp_min.default),
+            *(torch.ops.aten.gelu.default, torch.ops.aten.relu.default, torch.ops.aten.neg.default),
+        }
+    )
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in self.ELEMENTWISE:
+            tensors = [each for each in args if isinstance(each, Tensor)]
+            first = tensors[0]
+            if first.is_floating_point() and all(each.dtype == first.dtype for each in tensors):
+                if all(each.shape == first.shape for each in tensors):
+                    return torch.empty_like(first)
+                return first.new_empty(torch.broadcast_shapes(*(each.shape for each in tensors)))
         return func(*args, **(kwargs or {}))
 
 

@@ -298,7 +298,7 @@ def test_without_pictures_only_hashes_are_compared(weights, capsys, tried):
     verify(weights)
     said = capsys.readouterr().out
     assert f"under one hash, {Record.read(weights).seal[:12]}\n" in said
-    assert "nothing was evaluated: give the pictures by --data" in said
+    assert "nothing was evaluated: give the pictures with --data" in said
     assert "what is claimed" not in said
     assert tried == []
 

@@ -772,7 +772,7 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
         ],
         "no solver named 'newton': there are ista": [*begin, "--solver=newton"],
         "steps must be a whole number of at least 1, got 0": [*begin, "--steps=0"],
-        "--adapt has to see clean pictures, and imagenet_c has none": [*begin, "--adapt=1", "--benchmark=imagenet_c"],
+        "--adapt needs clean pictures, and imagenet_c has none": [*begin, "--adapt=1", "--benchmark=imagenet_c"],
         "--transfer-from is for pgd, fgsm, square, autoattack: none of them is in --benchmark clean": [
             *begin,
             f"--transfer-from={weights}",

@@ -1,4 +1,4 @@
-"""What a model costs: parameters that are trained, and multiply-adds for one picture."""
+"""The cost of a model: trained parameters, and multiply-adds for one picture."""
 
 import math
 import sys
@@ -55,17 +55,16 @@ class Cost:
 
 
 def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
-    """Parameters that are trained, and multiply-adds for one picture as the model runs in eval mode.
+    """Trained parameters, and multiply-adds for one picture in evaluation mode.
 
-    Counted are products of matrices, convolutions, fused attention, and Fourier transforms: a real one of a grid of N
-    positions takes 2.5 N log2 N operations a channel by the usual formula, so 1.25 N log2 N multiply-adds, also where
-    it runs as a product with matrices (`torchvars.sparse.fourier`). Elementwise work is not counted: activations,
-    norms, thresholds, and products of spectra. The model is left as it was.
+    Counted are products of matrices, convolutions, fused attention, and Fourier transforms: a real transform of a grid
+    of N positions takes 2.5 N log2 N operations per channel by the usual formula, so 1.25 N log2 N multiply-adds, also
+    if it runs as a product with matrices (`torchvars.sparse.fourier`). Elementwise operations are not counted:
+    activations, norms, thresholds, and products of spectra. The model is not changed.
 
     Args:
         model: images (batch, channels, height, width) -> anything.
-        img_size: pixels of the picture, (height, width) if it is not square; what the model was
-            built for when None.
+        img_size: size of the picture in pixels, (height, width) if it is not square; by default that of the model.
     """
     return Cost(_trained(model), _multiply_adds(_operations(model, img_size)))
 
@@ -124,7 +123,7 @@ def _repeats(depths: Sequence[int]) -> list[int]:
 
 
 class _Uninitialized(TorchFunctionMode):
-    """Leaves out what fills tensors with values: on the meta device there are none."""
+    """Skips the initialisation of tensors, which have no values on the meta device."""
 
     FILLS = frozenset(["normal_", "uniform_", "fill_", "zero_", "clamp_", "erfinv_", "mul_", "add_"])
 
@@ -157,7 +156,7 @@ class _ShapesOnly(TorchDispatchMode):
 
 
 def _kind(block: nn.Module) -> tuple:
-    """What the cost of a block depends on: its modules, and the shapes of its tensors."""
+    """Key of the cost of a block: its modules, and the shapes of its tensors."""
     shapes = tuple((name, tensor.shape) for name, tensor in block.state_dict().items())
     return tuple((name, type(module)) for name, module in block.named_modules()), shapes
 
@@ -167,16 +166,16 @@ def _trained(model: nn.Module) -> int:
 
 
 def _operations(model: nn.Module, img_size: int | Sequence[int] | None) -> FlopCounterMode:
-    """What was counted while a model saw one picture."""
+    """The counted operations of a model on one picture."""
     picture = _blank_picture(model, img_size)
     counter = FlopCounterMode(display=False, custom_mapping=_FOURIER)
-    with torch.enable_grad(), evaluating(model), plain(), _transforms_by_fft(), counter:  # its hooks want gradients
+    with torch.enable_grad(), evaluating(model), plain(), _transforms_by_fft(), counter:  # its hooks need gradients
         model(picture)
     return counter
 
 
 def _multiply_adds(counter: FlopCounterMode, more: float = 0) -> int:
-    """The counter takes a multiply-add for two operations."""
+    """Number of multiply-adds; the counter counts each as two operations."""
     return round((counter.get_total_flops() + more) / 2)
 
 
@@ -193,9 +192,9 @@ def _blank_picture(model: nn.Module, img_size: int | Sequence[int] | None) -> Te
 
 @contextmanager
 def _transforms_by_fft() -> Iterator[None]:
-    """Lets the transforms of `sparse.fourier` run as `torch.fft`, wherever the package has imported them.
+    """A context in which the transforms of `sparse.fourier` run as `torch.fft`, in all modules of the package.
 
-    They give the same numbers, but the counter sees transforms in the place of products with matrices.
+    The numbers are the same, but the counter sees transforms instead of products with matrices.
     """
     package = __name__.split(".")[0]
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] == package]
@@ -229,7 +228,7 @@ def _coefficients_by_fft(filters: Tensor, grid: tuple[int, int]) -> Tensor:
     spectrum = torch.fft.rfft2(padded.roll((-(height // 2), -(width // 2)), dims=(-3, -2)), dim=(-3, -2))
     above = spectrum[..., : grid[0] // 2 + 1, :, :]
     below = spectrum[..., -torch.arange(above.shape[-3]) % grid[0], :, :]
-    rows, columns = (slice(1, 1 + (size - 1) // 2) for size in grid)  # those with a sine
+    rows, columns = (slice(1, 1 + (size - 1) // 2) for size in grid)  # with a sine
     top = torch.cat([(above + below).real, -(above + below).imag[..., columns, :]], dim=-2)
     bottom = torch.cat([(below - above).imag, (below - above).real[..., columns, :]], dim=-2)
     return torch.cat([top, bottom[..., rows, :, :]], dim=-3) / 2

@@ -504,5 +504,5 @@ def test_the_list_of_weights_shows_their_figures(tmp_path, monkeypatch, capsys):
         assert float(line[end:]) == pytest.approx(size / 1e6, abs=0.05)
     main(["list", "weights", "*.cifar10"])
     assert re.findall(r"deit\S+", capsys.readouterr().out) == ["deit_micro_vars_d.cifar10"]
-    with pytest.raises(SystemExit, match=r"no name is like 'rvt\*': there are deit_micro_softmax.imagenette, deit"):
+    with pytest.raises(SystemExit, match=r"no name matches 'rvt\*': there are deit_micro_softmax.imagenette, deit"):
         main(["list", "weights", "rvt*"])

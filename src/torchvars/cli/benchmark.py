@@ -169,7 +169,7 @@ def write_json(results: dict, path: Path) -> None:
     from ..models.weights import write_whole
 
     text = json.dumps(results, indent=1) + "\n"
-    write_whole(path, lambda aside: aside.write_text(text))
+    write_whole(path, lambda temporary: temporary.write_text(text))
 
 
 def draw(rows: Sequence["Measurement"], path: Path) -> None:

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         }
         text = json.dumps(content, indent=1) + "\n"
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(arguments.output, lambda aside: aside.write_text(text))
+        write_whole(arguments.output, lambda temporary: temporary.write_text(text))
         print(f"predictions: {arguments.output}")
     if unreadable:
         sys.stdout.flush()

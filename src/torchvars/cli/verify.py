@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
             return "stopped: nothing is kept without --output FILE"
         return say_kept(arguments.output)
 
-    with stoppable(message), tempfile.TemporaryDirectory() as aside, watching() as watch:
-        output = arguments.output or Path(aside) / "results.json"
+    with stoppable(message), tempfile.TemporaryDirectory() as temporary, watching() as watch:
+        output = arguments.output or Path(temporary) / "results.json"
         options = {name: getattr(arguments, name) for name in ("batch", "workers", "device")}
         results = evaluate(subject, benchmarks, output, partial_ok=True, watch=watch, **options)
     if not is_first():

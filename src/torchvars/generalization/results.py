@@ -97,7 +97,7 @@ class Part:
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_json(), indent=1) + "\n"
-        write_whole(path, lambda aside: aside.write_text(text))
+        write_whole(path, lambda temporary: temporary.write_text(text))
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Generalization:
         """Writes the file as a whole: after an interruption the previous one is there."""
         content = {"torchvars_generalization": VERSION, **vars(self), "parts": [part.to_json() for part in self.parts]}
         text = json.dumps(content, indent=1) + "\n"
-        write_whole(path, lambda aside: aside.write_text(text))
+        write_whole(path, lambda temporary: temporary.write_text(text))
 
     @classmethod
     def read(cls, path: Path) -> "Generalization":

@@ -101,7 +101,7 @@ def export(
         (run(picture) - logits).abs().max().item() for picture, logits in zip(pictures, expected, strict=True)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda aside: aside.write_bytes(content))
+    write_whole(path, lambda temporary: temporary.write_bytes(content))
     return max(differences)
 
 

@@ -543,15 +543,15 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
     Its permissions follow the umask, whatever writes it: safetensors would allow its owner only.
     """
-    aside = path.with_name(path.name + ".part")
+    temporary = path.with_name(path.name + ".part")
     try:
-        aside.unlink(missing_ok=True)  # may be left by a killed process, with other permissions
-        aside.touch()
-        mode = stat.S_IMODE(aside.stat().st_mode)
-        write(aside)
-        aside.chmod(mode)
-        with aside.open("rb") as file:
+        temporary.unlink(missing_ok=True)  # may be left by a killed process, with other permissions
+        temporary.touch()
+        mode = stat.S_IMODE(temporary.stat().st_mode)
+        write(temporary)
+        temporary.chmod(mode)
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

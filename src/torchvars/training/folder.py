@@ -79,4 +79,4 @@ class RunFolder:
 
 
 def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda aside: aside.write_text(text))
+    write_whole(path, lambda temporary: temporary.write_text(text))

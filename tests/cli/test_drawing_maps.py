@@ -214,7 +214,7 @@ def test_pictures_and_places_that_cannot_be_are_told(stored, photograph, tmp_pat
     save_file(resnet.state_dict(), tmp_path / "resnet.safetensors")
     for command, error in (
         (["maps", model, "--pictures", str(tmp_path / "nowhere"), "--output", str(tmp_path / "out")], "no picture at"),
-        (["maps", model, "--pictures", str(photograph), "--output", str(photograph)], "is no folder: give --output"),
+        (["maps", model, "--pictures", str(photograph), "--output", str(photograph)], "is not a folder: give --output"),
         (["maps", model, "--pictures", str(photograph), "--output", f"{photograph}/x"], "is a file: give --output"),
         (["maps", model, model, "--pictures", str(photograph), "--output", "out"], "softmax is named twice"),
         (

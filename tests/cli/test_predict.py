@@ -108,7 +108,7 @@ def test_models_of_timm_by_their_files_know_the_classes_of_imagenet(pictures, tm
         (["{pictures}", "--top", "0"], "--top must be at least 1, got 0"),
         (["{pictures}", "--img-size", "-3"], "at least 1, got -3"),
         (["{pictures}", "--device", "abacus"], "no device 'abacus' here"),
-        (["{pictures}", "--output", "{other}"], "is there and holds no predictions"),
+        (["{pictures}", "--output", "{other}"], "exists and holds no predictions"),
         (["{pictures}", "--output", "{empty}"], "is a folder: give --output a file in it"),
         (["{pictures}", "--output", "/dev/null"], "is a device, a pipe or a socket"),
         (["{pictures}", "--output", "{other}/x.json"], "is a file: give --output a path in a folder"),

@@ -57,14 +57,16 @@ def test_points_that_are_drawn_are_taken_without_the_table(tmp_path):
     with pytest.raises(ValueError, match=r"002.png of .* is of 20 x 11 pixels and its picture of 20 x 10"):
         open_fixations(folder)
     (folder / "fixation_points/002.png").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"002.png of .* are no points that can be read"):
+    with pytest.raises(ValueError, match=r"002.png of .* cannot be read as points"):
         open_fixations(folder)
 
 
 def test_fixations_outside_their_pictures_are_counted_and_named(tmp_path):
     outside = [("002", "0", 1.0, 0.5), ("002", "0", -0.01, 0.5), ("001", "0", float("nan"), 0.5)]
     folder = plain(tmp_path, ROWS + outside)
-    with pytest.warns(UserWarning, match=r"3 fixations of .* are left out, for .* outside of their pictures: 001, 002"):
+    with pytest.warns(
+        UserWarning, match=r"3 fixations of .* are left out because .* outside of their pictures: 001, 002"
+    ):
         source = open_fixations(folder)
     assert source.left_out == {"001": 1, "002": 2}
     assert [len(source.target(index).places) for index in (0, 1)] == [3, 1]
@@ -156,7 +158,7 @@ def test_a_mat_file_of_another_shape_is_named(how, error, tmp_path):
 def test_what_is_no_set_of_fixations_is_named(tmp_path):
     folder = mit(tmp_path / "a")
     next(folder.glob("DATA/CNG/*")).write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"DATA/CNG/i0.*.mat of .* is no file of MATLAB that can be read"):
+    with pytest.raises(ValueError, match=r"DATA/CNG/i0.*.mat of .* cannot be read as a file of MATLAB"):
         open_fixations(folder)
     Image.new("RGB", (8, 8)).save(folder / "ALLSTIMULI/more.jpeg")
     with pytest.raises(ValueError, match=r"1 of 2 pictures of .* have no fixations, such as more"):

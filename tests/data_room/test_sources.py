@@ -182,7 +182,7 @@ def test_names_that_are_no_utf_8_can_be_read_and_printed(store):
         "café/1.png": ("café", files[names[2]]),
     }
     "".join([*source.identities, *source.classes]).encode()
-    with pytest.raises(ValueError, match=r"two pictures in .* differ only in bytes that are no UTF-8"):
+    with pytest.raises(ValueError, match=r"two pictures in .* differ only in bytes that are not UTF-8"):
         open_source(store(files | {r"caf\xe9/\xff.png": b""}), "val")
 
 

@@ -298,7 +298,7 @@ def test_without_pictures_only_hashes_are_compared(weights, capsys, tried):
     verify(weights)
     said = capsys.readouterr().out
     assert f"under one hash, {Record.read(weights).seal[:12]}\n" in said
-    assert "nothing was evaluated: give the pictures by --data" in said
+    assert "nothing was evaluated: give the pictures with --data" in said
     assert "what is claimed" not in said
     assert tried == []
 
@@ -504,5 +504,5 @@ def test_the_list_of_weights_shows_their_figures(tmp_path, monkeypatch, capsys):
         assert float(line[end:]) == pytest.approx(size / 1e6, abs=0.05)
     main(["list", "weights", "*.cifar10"])
     assert re.findall(r"deit\S+", capsys.readouterr().out) == ["deit_micro_vars_d.cifar10"]
-    with pytest.raises(SystemExit, match=r"no name is like 'rvt\*': there are deit_micro_softmax.imagenette, deit"):
+    with pytest.raises(SystemExit, match=r"no name matches 'rvt\*': there are deit_micro_softmax.imagenette, deit"):
         main(["list", "weights", "rvt*"])

@@ -765,14 +765,14 @@ def test_the_command_says_what_is_wrong(pictures, weights, tmp_path, capsys):
         "tiny, made for 16 pixels, takes no pictures of 18 x 18 (--img-size)": [*begin, "--img-size=18"],
         "no frost*.png or frost*.jpg in": [*begin, "--benchmark=corruptions", f"--frost={tmp_path}"],
         "limit must be at least 1, got 0": [*begin, "--limit=0"],
-        "imagenet_r is judged among the classes present, got --label-space model": [
+        "imagenet_r is evaluated on the classes present, got --label-space model": [
             *begin,
             "--benchmark=clean,imagenet_r",
             "--label-space=model",
         ],
         "no solver named 'newton': there are ista": [*begin, "--solver=newton"],
         "steps must be a whole number of at least 1, got 0": [*begin, "--steps=0"],
-        "--adapt has to see clean pictures, and imagenet_c has none": [*begin, "--adapt=1", "--benchmark=imagenet_c"],
+        "--adapt needs clean pictures, and imagenet_c has none": [*begin, "--adapt=1", "--benchmark=imagenet_c"],
         "--transfer-from is for pgd, fgsm, square, autoattack: none of them is in --benchmark clean": [
             *begin,
             f"--transfer-from={weights}",

@@ -95,10 +95,12 @@ def test_models_of_timm_that_cannot_be_had(tmp_path):
         open_subject("timm:resnet5")
     with pytest.raises(FileNotFoundError, match=r"no weights at /nowhere.bin for test_vit"):
         open_subject("timm:test_vit:/nowhere.bin")
-    with pytest.raises(ValueError, match=r"timm:test_vit.nonsense cannot be had with weights: Invalid pretrained tag"):
+    with pytest.raises(
+        ValueError, match=r"timm:test_vit.nonsense cannot be loaded with weights: Invalid pretrained tag"
+    ):
         open_subject("timm:test_vit.nonsense")
     (tmp_path / "model.bin").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"timm:test_vit cannot be had with weights of .*model.bin"):
+    with pytest.raises(ValueError, match=r"timm:test_vit cannot be loaded with weights of .*model.bin"):
         open_subject(f"timm:test_vit:{tmp_path / 'model.bin'}")
 
 

@@ -262,7 +262,7 @@ def test_what_makes_no_sense_is_an_error_of_one_line(more, told, capsys):
 def test_a_port_that_is_taken_is_named(ask, capsys):
     with pytest.raises(SystemExit):
         main(["explore", "--no-browser", "--port", str(ask.server.server_address[1])])
-    assert "cannot be had" in capsys.readouterr().err
+    assert "cannot be used" in capsys.readouterr().err
 
 
 def test_a_page_that_was_not_built_is_named(tmp_path, monkeypatch, capsys):

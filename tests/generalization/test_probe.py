@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from torchvars.generalization.probe import STRENGTHS, choose, fit, only_head, seen, set_head
+from torchvars.generalization.probe import STRENGTHS, choose, fit, inputs_of, only_head, set_head
 
 
 def problem(count: int, seed: int, classes: int = 3, width: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,7 +48,7 @@ def test_the_strength_is_that_which_is_right_most_often_on_what_is_held_out():
 
 def test_without_held_out_pictures_there_is_no_choice():
     train, (features, labels) = problem(30, 0), problem(1, 1)
-    with pytest.raises(ValueError, match="no picture is held out that could be read"):
+    with pytest.raises(ValueError, match="no held-out picture could be read"):
         choose(train, (features[:0], labels[:0]), 3)
 
 
@@ -57,7 +57,7 @@ def test_features_are_what_the_head_is_given(name):
     torch.manual_seed(0)
     model = timm.create_model(name.removeprefix("timm:"), num_classes=3).eval()
     images = torch.rand(2, 3, 160, 160) if "timm" in name else torch.rand(2, 3, 224, 224)
-    with torch.no_grad(), seen(only_head(model)) as inputs:
+    with torch.no_grad(), inputs_of(only_head(model)) as inputs:
         logits = model(images)
     expected = model.forward_head(model.forward_features(images), pre_logits=True)
     torch.testing.assert_close(inputs[0], expected)

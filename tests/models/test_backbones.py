@@ -226,7 +226,7 @@ def test_position_embeddings_of_another_grid_with_as_many_tokens(backbone):
 
 def test_more_blocks_than_there_are_cannot_be_shown(model):
     if type(model).__name__ != "DeiT":  # which is timm's own in this
-        with pytest.raises(ValueError, match="the last 4 blocks are asked for, and the model has 3"):
+        with pytest.raises(ValueError, match="the last 4 blocks are requested, and the model has 3"):
             model.forward_intermediates(torch.randn(1, 3, 32, 32), indices=4)
 
 
@@ -367,9 +367,13 @@ def test_options_of_timm_act_or_are_refused():
     assert build(qkv_bias=False).blocks[0].attn.value.bias is None
     for options in ({"attn_drop_rate": 0.1}, {"qk_norm": True}, {"reg_tokens": 4}, {"patch_drop_rate": 0.5}):
         (option,) = options
-        with pytest.raises(ValueError, match=f"{option} is of timm's attention or tokens, and has no meaning here"):
+        with pytest.raises(
+            ValueError, match=f"{option} is an option of timm's attention or tokens, which this model does not have"
+        ):
             build(**options)
-    with pytest.raises(ValueError, match=r"widths, heads and depths say it for each stage, got .* and \(1, 1, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"widths, heads and depths need one entry for each stage, got .* and \(1, 1, 1\)"
+    ):
         torchvars.create("rvt_tiny_vars_d", depths=(1, 1, 1))
 
 

@@ -123,5 +123,5 @@ def test_a_picture_is_transformed_as_in_evaluation(mode, size, tmp_path):
 
 def test_a_model_of_other_channels_has_no_transform():
     grey = torchvars.Classifier(Mean(), mean=[0.5], std=[0.5])
-    with pytest.raises(ValueError, match="the model takes 1 channels, and pictures are made in RGB"):
+    with pytest.raises(ValueError, match="the model takes 1 channels, but transform makes RGB"):
         grey.transform(Image.new("L", (28, 28)))

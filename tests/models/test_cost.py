@@ -148,7 +148,7 @@ def test_list_sets_the_papers_figures_beside(capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["models", "vit_*"], "no name is like 'vit_\\*'"), (["solvers", "--paper"], "torchvars list models --paper")],
+    [(["models", "vit_*"], "no name matches 'vit_\\*'"), (["solvers", "--paper"], "torchvars list models --paper")],
 )
 def test_list_says_what_is_wrong(arguments, message):
     with pytest.raises(SystemExit, match=message):

@@ -139,7 +139,7 @@ def test_a_name_without_weights_is_refused_and_random_ones_are_asked_for(shipped
     told = capsys.readouterr().err
     assert "'deit_micro_softmax' is no trained model" in told
     assert "a name whose weights ship (rvt_micro_softmax.birds)" in told
-    assert "With random weights it is exported by --untrained" in told
+    assert "To export random weights, add --untrained" in told
     assert not output.exists()
     main([*begin, "--untrained", "--num-classes=3", "--img-size", "16"])
     assert "random weights" in capsys.readouterr().out

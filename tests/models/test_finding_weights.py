@@ -90,8 +90,8 @@ def test_a_training_begins_with_it_and_a_head_for_its_own_classes(word):
         ),
         ("nothing.pth", "no file nothing.pth"),
         ("timm:nothing", "timm knows no model 'nothing'"),
-        ("somebody/nothing", "no folder somebody/nothing here, nor could it be had from the hub"),
-        ("/nowhere/at/all", "no folder /nowhere/at/all here, nor could it be had from the hub"),
+        ("somebody/nothing", "no folder somebody/nothing here, nor could it be downloaded from the hub"),
+        ("/nowhere/at/all", "no folder /nowhere/at/all here, nor could it be downloaded from the hub"),
     ],
 )
 def test_a_word_for_nothing_says_what_there_is(word, told, tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ def test_a_model_with_a_cut_head_is_saved_and_loaded(name, tmp_path):
 
 
 def test_heads_that_are_not_known_are_told_of():
-    with pytest.raises(ValueError, match="Sequential has no head that is known here: expected a linear layer"):
+    with pytest.raises(ValueError, match="Sequential has no known head: expected a linear layer"):
         linear_heads(nn.Sequential(nn.Linear(2, 3)))
     model = timm.create_model("test_vit", num_classes=0)
     with pytest.raises(ValueError, match="VisionTransformer has a head of Identity: expected a linear layer"):

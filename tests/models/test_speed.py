@@ -273,7 +273,7 @@ def test_compiled_layers_stand_beside_eager_softmax():
 def test_a_device_that_is_not_there_is_refused(capsys):
     with pytest.raises(SystemExit):
         main(["benchmark", "--device", "meta9", "--rounds=1"])
-    assert "--device meta9 is not there" in capsys.readouterr().err
+    assert "--device meta9 is not available" in capsys.readouterr().err
 
 
 def test_lists_take_commas_or_spaces_and_the_old_name_of_output_is_told_of(tmp_path, monkeypatch, capsys):
@@ -281,7 +281,7 @@ def test_lists_take_commas_or_spaces_and_the_old_name_of_output_is_told_of(tmp_p
     monkeypatch.setattr(speed, "measure_layers", lambda *given: asked.append(given[:2]) or iter(()))
     for words in ("--attentions vars_d,vars_s --sizes 16x1,16x2", "--attentions vars_d vars_s --sizes 16x1 16x2"):
         main(f"benchmark --sections layers {words} --out {tmp_path}".split())
-        assert "--out is called --output now" in capsys.readouterr().err
+        assert "--out is deprecated and will be removed: use --output" in capsys.readouterr().err
         assert (tmp_path / "benchmark.json").exists()
     assert asked == [(["softmax", "vars_d", "vars_s"], [(16, 1), (16, 2)])] * 2
     with pytest.raises(SystemExit):

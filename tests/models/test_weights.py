@@ -212,7 +212,7 @@ def test_bad_solver_settings_are_refused():
 def test_card_says_what_was_measured(tmp_path):
     classifier = torchvars.Classifier(small())
     classifier.save_pretrained(tmp_path / "without")
-    assert "Nothing has been measured" in (tmp_path / "without/README.md").read_text()
+    assert "These weights have not been evaluated" in (tmp_path / "without/README.md").read_text()
     row = {"benchmark": "clean", "metric": "top-1", "value": 12.5, "images": 8, "command": "torchvars evaluate"}
     classifier.save_pretrained(tmp_path / "with", results=[row])
     assert "| clean | top-1 | 12.5 | 8 | torchvars evaluate |" in (tmp_path / "with/README.md").read_text()
@@ -453,7 +453,7 @@ def test_a_new_head_is_saved_with_its_classes(tmp_path):
 
 @pytest.mark.parametrize("name", ["runs/mistyped", "several/folders/mistyped"])
 def test_a_folder_that_is_not_there_is_named(name):
-    with pytest.raises(ValueError, match=f"no folder {name} here, nor could it be had from the hub"):
+    with pytest.raises(ValueError, match=f"no folder {name} here, nor could it be downloaded from the hub"):
         torchvars.Classifier.from_pretrained(name)
 
 

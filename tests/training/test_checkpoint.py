@@ -435,7 +435,7 @@ def test_a_full_disk_is_told_at_once(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"could not write .*No space left.*To go on, make room on that disk") as told:
+    with pytest.raises(OSError, match=r"could not write .*No space left.*To continue, make room on that disk") as told:
         Checkpoints(tmp_path)
     assert told.value.errno == errno.ENOSPC
     assert names(tmp_path) == set()

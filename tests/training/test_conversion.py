@@ -154,11 +154,14 @@ def test_a_conversion_that_is_killed_goes_on_to_the_same_bits(
 def test_a_conversion_that_is_done_is_not_begun_again(undisturbed, original, pictures, capsys):
     with pytest.raises(SystemExit):
         main(arguments(original, pictures, undisturbed))
-    assert f"holds a conversion already: go on with torchvars convert --resume {undisturbed}" in capsys.readouterr().err
+    assert (
+        f"holds a conversion already: resume it with torchvars convert --resume {undisturbed}"
+        in capsys.readouterr().err
+    )
     before = outcome(undisturbed)
     with pytest.raises(SystemExit):
         main(["convert", "--resume", str(undisturbed), "--batch", "4"])
-    assert "with the options it was started with: got batch 4 with --resume" in capsys.readouterr().err
+    assert "--resume takes no other option, got batch 4" in capsys.readouterr().err
     main(["convert", "--resume", str(undisturbed)])
     assert outcome(undisturbed) == before
 

@@ -364,7 +364,7 @@ def test_command_trains_and_resumes(pictures, undisturbed, tmp_path, capsys):
         ([], "name a recipe, such as"),
         (["cifar10_rvt_micro_vars_e"], "did you mean 'cifar10_rvt_micro_vars_s'"),
         (["--resume", "nowhere"], "no run to resume at nowhere"),
-        (["--resume", "nowhere", "--epochs=3"], "with nothing beside --resume RUN: got --epochs=3"),
+        (["--resume", "nowhere", "--epochs=3"], "--resume RUN takes no other option, got --epochs=3"),
     ],
 )
 def test_wrong_calls_are_told(arguments, message, capsys):
@@ -654,7 +654,7 @@ def test_a_full_disk_is_told_of_and_costs_no_checkpoint(failing, pictures, undis
         write(path, content)
 
     monkeypatch.setattr(checkpoint, "_write", full)
-    with pytest.raises(OSError, match="No space left on device; checkpoints written before are as they were"):
+    with pytest.raises(OSError, match="No space left on device; earlier checkpoints are unchanged"):
         train(RECIPE, settings(pictures, output))
     steps = [int(path.name.removeprefix("step_")) for path in (output / "checkpoints").glob("step_*")]
     assert sorted(steps) == [2, 4][: failing - 1]

@@ -1,7 +1,8 @@
 """Measures time and memory of attentions and models side by side, as ratios to fused softmax attention.
 
-Everything runs in turns in one process, so that a slow moment of the machine hits all. Tables are printed as soon as
-they are measured; all figures go to benchmark.json, and a plot of time against tokens to time_against_tokens.png.
+All contestants take turns in one process, so that a slow moment of the machine affects all of them. Tables are printed
+as soon as they are measured; all figures go to benchmark.json, and a plot of time against tokens to
+time_against_tokens.png.
 """
 
 import argparse
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ..models.speed import Measurement
 
 ATTENTIONS = ("softmax", "performer", "global_filter", "vars_s", "vars_d", "vars_sd")
-SLOW_ATTENTIONS = ("softmax", "vars_s", "vars_d", "vars_sd")  # of models and of what is compiled, which takes longer
+SLOW_ATTENTIONS = ("softmax", "vars_s", "vars_d", "vars_sd")  # of models and compiled layers, which take longer
 SIZES = ("196x16", "784x4", "3136x1")
 SCALING = (196, 784, 3136, 12544)
 STEPS = (196, 4)
@@ -74,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    # PyTorch's profiler, which counts the memory, writes lines of its own between the tables unless told not to.
+    # By default PyTorch's profiler, which counts the memory, prints lines between the tables.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     import torch
 
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> None:
     if unknown := [name for name in arguments.sections if name not in SECTIONS]:
         raise ValueError(f"--sections must be of {', '.join(SECTIONS)}, got {unknown[0]!r}")
     if arguments.out is not None:
-        print("--out is called --output now, and will go", file=sys.stderr)
+        print("--out is deprecated and will be removed: use --output", file=sys.stderr)
         arguments.output = arguments.out
     sizes = [parse_size(text) for text in arguments.sizes]
     rounds, device = arguments.rounds, arguments.device
@@ -92,15 +93,15 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device {device} is not there: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"--device {device} is not available: {str(error).splitlines()[0]}") from error
     attentions = speed.with_reference(arguments.attentions or ATTENTIONS)
-    of_slow = speed.with_reference(arguments.attentions or SLOW_ATTENTIONS)
+    slow = speed.with_reference(arguments.attentions or SLOW_ATTENTIONS)
     measures = {
         "layers": lambda: speed.measure_layers(attentions, sizes, rounds, device),
         "scaling": lambda: speed.measure_scaling(attentions, SCALING, rounds, device),
         "steps": lambda: speed.measure_steps(attentions, *STEPS, rounds, device),
-        "models": lambda: speed.measure_models(of_slow, rounds, device),
-        "compiled": lambda: speed.measure_compiled(of_slow, sizes[0], rounds, device),
+        "models": lambda: speed.measure_models(slow, rounds, device),
+        "compiled": lambda: speed.measure_compiled(slow, sizes[0], rounds, device),
     }
     sections = [name for name in SECTIONS if name in arguments.sections]
     if arguments.compiled and speed.has_compiler():
@@ -118,7 +119,7 @@ def run(arguments: argparse.Namespace) -> None:
             "sections": sections,
             "dim": speed.DIM,
             "heads": speed.HEADS,
-            "models": {"backbone": "rvt_tiny", "img_size": speed.PICTURE, "attentions": of_slow},
+            "models": {"backbone": "rvt_tiny", "img_size": speed.PICTURE, "attentions": slow},
         },
         "environment": environment,
         "rows": [],
@@ -164,11 +165,11 @@ def describe_machine(device: str) -> dict:
 
 
 def write_json(results: dict, path: Path) -> None:
-    """A file that is there is whole: stopped while it writes, the one before stays."""
+    """Writes results. If the process is stopped meanwhile, the previous file stays as it was."""
     from ..models.weights import write_whole
 
     text = json.dumps(results, indent=1) + "\n"
-    write_whole(path, lambda aside: aside.write_text(text))
+    write_whole(path, lambda temporary: temporary.write_text(text))
 
 
 def draw(rows: Sequence["Measurement"], path: Path) -> None:
@@ -186,7 +187,7 @@ def draw(rows: Sequence["Measurement"], path: Path) -> None:
 
 
 def show(section: str, rows: Sequence["Measurement"], exponents: dict[str, dict[str, float]]) -> None:
-    """The tables of a section."""
+    """Prints the tables of a section."""
     print(f"\n### {section.capitalize()}")
     if section == "scaling":
         print("\nMilliseconds, forward / forward + backward, and the fitted exponents of time in tokens\n")
@@ -204,7 +205,7 @@ def show(section: str, rows: Sequence["Measurement"], exponents: dict[str, dict[
 def print_by_size(
     rows: Sequence["Measurement"], cell: Callable[["Measurement"], str], **columns: dict[str, str]
 ) -> None:
-    """A line for each contestant, a column for each size, and more columns by contestant."""
+    """Prints a line for each contestant, with a column for each size and further columns by contestant."""
     sizes = list(dict.fromkeys(map(size, rows)))
     lines = []
     for name in dict.fromkeys(row.contestant for row in rows):
@@ -226,13 +227,13 @@ def print_details(rows: Iterable["Measurement"]) -> None:
         for row in rows
     ]
     headings = ["", "size", "forward", "forward + backward", "peak memory", "solver, of forward"]
-    if not any(line[-1] for line in lines):  # models, and what is compiled: nothing of theirs is timed by itself
+    if not any(line[-1] for line in lines):  # models and compiled layers, whose solvers are not timed
         headings, lines = headings[:-1], [line[:-1] for line in lines]
     print_table(headings, lines)
 
 
 def print_table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    """Markdown, padded so that it reads well where nothing renders it."""
+    """Prints a table in Markdown, padded so that it can be read as text."""
     lines = [headings, *lines]
     widths = [max(3, *(len(line[column]) for line in lines)) for column in range(len(headings))]
     for index, line in enumerate(lines):
@@ -246,7 +247,7 @@ def size(row: "Measurement") -> str:
 
 
 def ms(seconds: float) -> str:
-    """Milliseconds in three digits or more."""
+    """Milliseconds with at least three digits."""
     milliseconds = 1e3 * seconds
     return f"{milliseconds:.{0 if milliseconds >= 100 else 1 if milliseconds >= 10 else 2}f}"
 

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def compare_domains(arguments: argparse.Namespace) -> None:
-    """The same of results of `torchvars generalize`."""
+    """Compares results of `torchvars generalize`."""
     from ..generalization.results import Generalization
     from ..generalization.table import print_generalization
     from .generalize import draw

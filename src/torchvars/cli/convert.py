@@ -9,18 +9,19 @@ FOLDER/weights. On several processes: torchrun --nproc-per-node N -m torchvars c
 """
 
 import argparse
-import dataclasses
 import sys
 from pathlib import Path
 
 from .extras import missing_extra
 from .memory import keep_freed_memory
+from .options import add_img_size
 from .paths import data_of, model_of, names_of, path_of
+from .plans import add_resume, plan_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.argument_default = argparse.SUPPRESS  # what is not given has its default in training.conversion.Plan
+    parser.argument_default = argparse.SUPPRESS  # the defaults are those of training.conversion.Plan
     parser.add_argument(
         "model",
         nargs="?",
@@ -29,13 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="model: a name whose weights ship, a folder of weights, of a run or of transformers, timm:NAME, or "
         "timm:NAME:FILE with weights from a file",
     )
-    parser.add_argument(
-        "--resume",
-        type=path_of,
-        default=None,
-        metavar="FOLDER",
-        help="folder of the conversion to resume; takes no other option",
-    )
+    add_resume(parser)
     parser.add_argument("--attention", metavar="NAME", help="attention to convert to (default: vars_p)")
     parser.add_argument(
         "--data",
@@ -58,9 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=["model", "present"],
         help="head of the result: all classes of the model, or those that are present in the pictures (default: model)",
     )
-    parser.add_argument(
-        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
-    )
+    add_img_size(parser)
     parser.add_argument("--batch", type=int, metavar="N", help="batch size (default: 16)")
     parser.add_argument("--match-steps", type=int, metavar="N", help="maximum number of steps of match (default: 1200)")
     parser.add_argument("--join-steps", type=int, metavar="N", help="number of steps of join (default: 1000)")
@@ -98,7 +91,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="STAGE.FIELD=VALUE",
-        help="changed fields of the recipes of stages, such as match.learning_rate=0.01 join.groups=3",
+        help="changed fields of the recipes of the stages, such as match.learning_rate=0.01 join.groups=3",
     )
     group = parser.add_argument_group("the attention")
     group.add_argument(
@@ -120,22 +113,9 @@ def run(arguments: argparse.Namespace) -> None:
         from ..training import conversion
     except ModuleNotFoundError as error:
         raise missing_extra(error, "train", "training") from error
-    from ..data import most_workers
     from ..scoring import is_first
 
-    fields = {field.name for field in dataclasses.fields(conversion.Plan)}
-    given = {name: value for name, value in vars(arguments).items() if name in fields}
-    if arguments.resume is not None:
-        if given:
-            found = ", ".join(f"{name} {value}" for name, value in given.items())
-            raise ValueError(f"a conversion is resumed with the options it was started with: got {found} with --resume")
-        plan = conversion.read_plan(arguments.resume)
-        plan = dataclasses.replace(plan, workers=min(plan.workers, most_workers()))
-    else:
-        words = {"model": "MODEL", "data": "--data PATH", "output": "--output FOLDER"}
-        if missing := [word for name, word in words.items() if name not in given]:
-            raise ValueError(f"give {', '.join(missing)}, or a conversion to --resume")
-        plan = conversion.Plan(**given)
+    plan = plan_of(arguments, conversion.Plan, conversion.read_plan)
     stopped = conversion.run(plan, resume=arguments.resume is not None)
     if stopped is not None:
         sys.exit(128 + stopped)

@@ -1,7 +1,7 @@
 """Measures the accuracy of a model on clean, corrupted, attacked and shifted pictures.
 
-Results are written after each condition: the same command resumes an evaluation that was stopped, and further
-benchmarks can be added to the file. On several processes: torchrun --nproc-per-node N -m torchvars evaluate ...
+Results are written after each condition: the same command resumes an interrupted evaluation, and further benchmarks
+can be added to the file. On several processes: torchrun --nproc-per-node N -m torchvars evaluate ...
 """
 
 import argparse
@@ -11,6 +11,7 @@ from os.path import expanduser
 
 from .extras import missing_extra
 from .memory import keep_freed_memory
+from .options import add_batch, add_device, add_img_size, add_workers
 from .paths import data_of, model_of, names_of, path_of
 from .stopping import stoppable
 
@@ -39,21 +40,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]PATH",
         help="labelled pictures, as for torchvars train; for imagenet_c, cifar10_c and pacs the folder as published; "
         "for segmentation the layout of PASCAL VOC; for fixation that of MIT1003 or the plain layout of docs/maps.md. "
-        "May be given several times: NAME=PATH are the pictures of one benchmark",
+        "May be repeated: NAME=PATH sets the pictures of one benchmark",
     )
     parser.add_argument("--output", type=path_of, required=True, metavar="FILE", help="file of results (JSON)")
-    parser.add_argument(
-        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
-    )
-    parser.add_argument("--batch", type=int, default=64, metavar="N", help="batch size (default: 64)")
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="number of data loading processes (default: 1)"
-    )
-    parser.add_argument(
-        "--device",
-        metavar="NAME",
-        help="device: cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)",
-    )
+    add_img_size(parser)
+    add_batch(parser, 64)
+    add_workers(parser)
+    add_device(parser)
     parser.add_argument("--seed", type=int, metavar="N", help="random seed of corruptions and attacks (default: 0)")
     parser.add_argument(
         "--limit", type=int, metavar="N", help="number of pictures to use, always the same ones (default: all)"
@@ -105,13 +98,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("segmentation, fixation, map_stability")
     group.add_argument(
-        "--map-kind", metavar="KIND", help="implicit, kernel, energy, gradient or rollout (default: implicit)"
+        "--map-kind",
+        metavar="KIND",
+        help="kind of the maps: implicit, kernel, energy, gradient or rollout (default: implicit)",
     )
+    group.add_argument("--map-layer", metavar="LAYER", help="name or index of an attention (default: -1, the last)")
     group.add_argument(
-        "--map-layer", metavar="LAYER", help="an attention by its name, or its place in order (default: -1, the last)"
-    )
-    group.add_argument(
-        "--no-baselines", action="store_true", help="leave out what every map must beat: centre, random weights, ..."
+        "--no-baselines", action="store_true", help="leave out the baselines of maps: centre, random weights, ..."
     )
     group = parser.add_argument_group("pacs")
     group.add_argument("--left-out", metavar="DOMAIN", help="domain to evaluate on (default: sketch)")
@@ -127,8 +120,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--adapt",
         type=float,
         metavar="POWER",
-        help="adapt the strength to each picture by (share of its energy that is left unexplained / that of clean "
-        "pictures)^POWER",
+        help="adapt the strength to each picture by (unexplained share of its energy / that of clean pictures)^POWER",
     )
     group.add_argument(
         "--adapt-data", type=data_of, metavar="PATH", help="clean pictures for --adapt (default: those of --data)"
@@ -158,24 +150,26 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(
             f"--transfer-from is for {', '.join(ATTACKS)}: none of them is in --benchmark {','.join(names)}"
         )
-    always = [name for name in names if name in ("imagenet_a", "imagenet_r")]
-    if always and arguments.label_space == "model":
-        raise ValueError(f"{always[0]} is judged among the classes present, got --label-space model: leave it out")
+    present_only = [name for name in names if name in ("imagenet_a", "imagenet_r")]
+    if present_only and arguments.label_space == "model":
+        raise ValueError(
+            f"{present_only[0]} is evaluated on the classes present, got --label-space model: leave it out"
+        )
     subject = open_subject(arguments.model, arguments.img_size)
     solving = {name: getattr(arguments, name) for name in ("steps", "strength", "solver")}
     solving = {name: value for name, value in solving.items() if value is not None}
     if solving:
         set_solving(subject, **solving)
     if arguments.adapt is not None:
-        spoilt = [name for name in names if name in ("imagenet_c", "cifar10_c")]
-        if spoilt and arguments.adapt_data is None:
-            raise ValueError(f"--adapt has to see clean pictures, and {spoilt[0]} has none: give some by --adapt-data")
+        corrupted = [name for name in names if name in ("imagenet_c", "cifar10_c")]
+        if corrupted and arguments.adapt_data is None:
+            raise ValueError(f"--adapt needs clean pictures, and {corrupted[0]} has none: give some with --adapt-data")
         usual_data = arguments.adapt_data or data.get(None)
         if usual_data is None:
-            raise ValueError("--adapt has to see clean pictures: give some by --adapt-data")
+            raise ValueError("--adapt needs clean pictures: give some with --adapt-data")
         adapt(subject.classifier, usual_rest(subject, usual_data), arguments.adapt)
         solving |= {"adapt": arguments.adapt, "adapt_data": absolute(usual_data)}
-    given = {
+    options = {
         "seed": arguments.seed,
         "corruptions": arguments.corruptions,
         "severities": arguments.severities,
@@ -194,8 +188,8 @@ def run(arguments: argparse.Namespace) -> None:
         "transfer": None if arguments.transfer_from is None else open_subject(arguments.transfer_from, subject.size),
     }
     try:
-        benchmarks = build(names, data, subject, **{name: each for name, each in given.items() if each is not None})
-    except ImportError as error:  # of AutoAttack, which says how to get it
+        benchmarks = build(names, data, subject, **{name: each for name, each in options.items() if each is not None})
+    except ImportError as error:  # of AutoAttack; the message says how to install it
         raise ValueError(str(error)) from error
     with stoppable(lambda: say_kept(arguments.output) if is_first() else ""), watching() as watch:
         results = evaluate(
@@ -214,16 +208,16 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"results: {arguments.output}")
 
 
-def by_benchmark(given: Sequence[str], known: Collection[str]) -> dict[str | None, str]:
-    """Pictures by the name of the benchmark in front of them; None for those that are of all others.
+def by_benchmark(arguments: Sequence[str], benchmarks: Collection[str]) -> dict[str | None, str]:
+    """Paths of pictures by the names of their benchmarks, from PATH or NAME=PATH; None for all other benchmarks.
 
     Raises:
-        ValueError: some are given twice.
+        ValueError: a benchmark has two paths.
     """
     paths = {}
-    for text in given:
+    for text in arguments:
         name, sign, path = text.partition("=")
-        name, path = (name, expanduser(path)) if sign and name in known else (None, text)
+        name, path = (name, expanduser(path)) if sign and name in benchmarks else (None, text)
         if name in paths:
             raise ValueError(f"--data is given twice for {name or 'all benchmarks'}: {paths[name]} and {path}")
         paths[name] = path

@@ -1,4 +1,4 @@
-"""Opens the explorer: a page in which models run in the browser, side by side, on pictures that you choose.
+"""Opens the explorer: a page in which models run in the browser, side by side, on your own pictures.
 
 Without MODEL it shows models that come with the page. With MODEL, which may be any trained model, each is exported
 first, with its attention maps. The page is served to this machine alone, from memory, until Ctrl-C.
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         server = serve(files, arguments.port)
     except OSError as error:
-        raise OSError(f"port {arguments.port} cannot be had ({error.strerror}): give --port another number") from error
+        raise OSError(f"port {arguments.port} cannot be used ({error.strerror}): give --port another number") from error
 
     def ready(address: str) -> None:
         print(f"the explorer is at {address} until Ctrl-C", flush=True)
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def with_models(files: dict[str, bytes], words: list[str]) -> dict[str, bytes]:
-    """The files of the page with these models in place of those that come with it."""
+    """Files of the page with these models in place of the default ones."""
     from ..models.export import check_runtime
 
     try:
@@ -73,7 +73,7 @@ def with_models(files: dict[str, bytes], words: list[str]) -> dict[str, bytes]:
 
 
 def check_folder(path: Path) -> None:
-    """A ValueError if something is there already: nothing is replaced."""
+    """Raises an error unless a folder is new or empty: nothing is replaced."""
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"{path} is a file: give --output a folder")
     if path.is_dir() and any(path.iterdir()):

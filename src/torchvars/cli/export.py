@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="export random weights; MODEL is a name of torchvars list models, or timm:NAME",
     )
-    weights.add_argument("--pretrained", action="store_true", help=argparse.SUPPRESS)  # what a name means by itself
+    weights.add_argument("--pretrained", action="store_true", help=argparse.SUPPRESS)  # the default
     parser.add_argument("--num-classes", type=int, metavar="N", help="number of classes, with --untrained")
 
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     if size is not None and (len(size) > 2 or min(size) < 1):
         raise ValueError(f"--img-size takes one number or two, each at least 1, got {' '.join(map(str, size))}")
     if count is not None and not arguments.untrained:
-        raise ValueError("--num-classes is for --untrained: trained weights have the classes that they have")
+        raise ValueError("--num-classes is for --untrained: the classes of trained weights are fixed")
     if count is not None and count < 1:
         raise ValueError(f"--num-classes must be at least 1, got {count}")
     for option in ("maps", "half"):
@@ -71,14 +71,14 @@ def run(arguments: argparse.Namespace) -> None:
         raise missing_extra(error, "export", "exporting") from error
     if arguments.untrained:
         name, classifier = new(arguments.model, count)
-        print(f"{name}: random weights, as --untrained asks for")
+        print(f"{name}: random weights (--untrained)")
     else:
         try:
             name, classifier = open_classifier(arguments.model)
         except ValueError as error:
             if arguments.model not in MODELS:
                 raise
-            raise ValueError(f"{error}. With random weights it is exported by --untrained") from error
+            raise ValueError(f"{error}. To export random weights, add --untrained") from error
         print(f"{name}: trained weights")
     output = arguments.output or Path("output") / f"{name.replace(':', '_')}.{arguments.format}"
     check_output(output)
@@ -91,13 +91,13 @@ def run(arguments: argparse.Namespace) -> None:
         size,
         extend=extend,
         half=arguments.half,
-        say=lambda step: print(step, flush=True),
+        report=lambda step: print(step, flush=True),
     )
     print(f"{output}: logits within {difference:.1e} of the model's")
 
 
 def new(name: str, num_classes: int | None):
-    """A name, and a classifier of it with random weights."""
+    """The name of a model, and a classifier of it with random weights."""
     from ..models import Classifier
     from ..models.origin import build
 

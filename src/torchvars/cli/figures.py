@@ -1,8 +1,8 @@
-"""Draws every figure of the paper's kind, from weights that ship and from results files.
+"""Draws figures like those of the paper, from shipped weights and from results files.
 
-maps: what the models look at, beside the picture. maps_corrupted: under noise, blur, compression and fog. maps_steps:
-after each recurrent step. atoms: the atoms of VARS models. corruptions, attacks: accuracies that come with the weights.
-Of --results, where they have the numbers: ablation (accuracy by steps and strength), thresholds (of segmentation),
+maps: attention maps beside the picture. maps_corrupted: maps under noise, blur, compression and fog. maps_steps: maps
+after each recurrent step. atoms: the atoms of VARS models. corruptions, attacks: accuracies recorded with the weights.
+From --results, if they have the numbers: ablation (accuracy by steps and strength), thresholds (of segmentation),
 stability and sharpening (of maps).
 """
 
@@ -74,21 +74,21 @@ def run(arguments: argparse.Namespace) -> None:
         for subject in recurrent:
             atoms = maps.find_atoms(subject, image, layer=0)
             written += maps.draw_atoms(atoms, folder / f"atoms_{name}_{subject.name}.png")
-        _tell(written)
+        _report(written)
     shipped = [read_results(name) for name in arguments.models]
     drawings = {"corruptions": (draw_corruptions, shipped), "attacks": (draw_attacks, shipped)}
     drawings |= {name: (draw, [*shipped, *results]) for name, draw in curves.CURVES.items()}
-    for name, (draw, having) in drawings.items():
+    for name, (draw, inputs) in drawings.items():
         path = folder / f"{name}.png"
-        _tell([path]) if draw(having, path) else print(f"no {name}.png: no file of results has the numbers for it")
+        _report([path]) if draw(inputs, path) else print(f"no {name}.png: no file of results has the numbers for it")
 
 
-def _tell(written: list[Path]) -> None:
+def _report(written: list[Path]) -> None:
     print("\n".join(map(str, written)), flush=True)
 
 
 def _images(places: list[Path] | None, folder: Path) -> dict[str, "Image.Image"]:
-    """Pictures by what their figures are called."""
+    """Pictures by the names of their figures."""
     if places is None:
         try:
             from sklearn.datasets import load_sample_image

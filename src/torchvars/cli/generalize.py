@@ -10,20 +10,21 @@ puts the results of several models side by side. On several processes: torchrun 
 """
 
 import argparse
-import dataclasses
 import shlex
 import signal
 import sys
 
 from .extras import missing_extra
 from .memory import keep_freed_memory
+from .options import add_img_size
 from .paths import MODEL_WORDS, data_of, model_of, names_of, path_of
+from .plans import add_resume, plan_of
 from .stopping import stoppable
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.argument_default = argparse.SUPPRESS  # what is not given has its default in generalization.Plan
+    parser.argument_default = argparse.SUPPRESS  # the defaults are those of generalization.Plan
     parser.add_argument("model", nargs="?", type=model_of, metavar="MODEL", help=MODEL_WORDS)
     parser.add_argument(
         "--data",
@@ -32,9 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="pictures in <domain>/<class>/<picture>: a folder or an uncompressed tar",
     )
     parser.add_argument("--output", type=path_of, metavar="FOLDER", help="folder for the runs and their results")
-    parser.add_argument(
-        "--resume", type=path_of, default=None, metavar="FOLDER", help="folder to resume; takes no other option"
-    )
+    add_resume(parser)
     parser.add_argument(
         "--targets", type=names_of, metavar="NAME,NAME", help="target domains, each left out in turn (default: all)"
     )
@@ -57,14 +56,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--split-lists",
-        type=path_of,
+        type=_folder,
         metavar="FOLDER",
         help="folder of split lists, <domain>_{train,crossval}_kfold.txt, that determine the held-out pictures "
         "(default: the folder of the pictures, if it has them)",
     )
-    parser.add_argument(
-        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
-    )
+    add_img_size(parser)
     parser.add_argument(
         "--corrupted",
         metavar="DOMAIN",
@@ -104,28 +101,14 @@ def run(arguments: argparse.Namespace) -> None:
         from ..generalization.run import RESULTS
     except ModuleNotFoundError as error:
         raise missing_extra(error, "train,eval", "domain generalisation") from error
-    from ..data import most_workers
     from ..scoring import is_first
 
-    known = {field.name for field in dataclasses.fields(generalization.Plan)}
-    given = {name: value for name, value in vars(arguments).items() if name in known}
-    if arguments.resume is not None:
-        if given:
-            found = ", ".join(f"{name} {value}" for name, value in given.items())
-            raise ValueError(f"--resume takes no other option, got {found}; the full command can add targets and seeds")
-        plan = read_plan(arguments.resume)
-        plan = dataclasses.replace(plan, workers=min(plan.workers, most_workers()))
-    else:
-        words = {"model": "MODEL", "data": "--data PATH", "output": "--output FOLDER"}
-        if missing := [word for name, word in words.items() if name not in given]:
-            raise ValueError(f"give {', '.join(missing)}, or a folder to --resume")
-        if {"held_out_share", "split_lists"} <= set(given):
-            raise ValueError("give --held-out-share or --split-lists: both decide what is held out")
-        if "split_lists" in given:
-            given["split_lists"] = str(given["split_lists"])
-        plan = generalization.Plan(**given)
-    resume = f"go on with: torchvars generalize --resume {shlex.quote(str(plan.output))}"
-    with stoppable(lambda: resume if is_first() and (plan.output / "generalize.json").exists() else ""):
+    if arguments.resume is None and {"held_out_share", "split_lists"} <= vars(arguments).keys():
+        raise ValueError("give --held-out-share or --split-lists: both decide what is held out")
+    hint = "; the full command can add targets and seeds"
+    plan = plan_of(arguments, generalization.Plan, read_plan, hint)
+    message = f"resume with: torchvars generalize --resume {shlex.quote(str(plan.output))}"
+    with stoppable(lambda: message if is_first() and (plan.output / "generalize.json").exists() else ""):
         results = generalization.generalize(plan)
     if isinstance(results, signal.Signals):
         sys.exit(128 + results)
@@ -136,7 +119,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def draw(results, path) -> None:
-    """The figure, where matplotlib is installed."""
+    """Draws the figure if matplotlib is installed."""
     try:
         from ..figures.generalization import draw_domains
 
@@ -144,6 +127,10 @@ def draw(results, path) -> None:
             print(f"figure: {path}")
     except ModuleNotFoundError as error:
         print(f"no figure was drawn: {missing_extra(error, 'figures', 'drawing')}")
+
+
+def _folder(text: str) -> str:
+    return str(path_of(text))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ def print_names(kind: str | None, pattern: str) -> None:
 
 
 def registries(kind: str | None) -> dict[str, Mapping[str, Callable]]:
-    """What is listed, by its title."""
+    """The registries to list, by title."""
     if kind in (None, "attentions", "solvers"):
         from ..attention import ATTENTIONS
         from ..sparse import SOLVERS, Equilibrium
@@ -73,12 +73,12 @@ def registries(kind: str | None) -> dict[str, Mapping[str, Callable]]:
 
 
 def first_line(member: Callable) -> str:
-    """What a member of a registry is; empty where Python leaves out doc-strings (-OO)."""
+    """First line of the doc-string of a registry member; empty if Python omits doc-strings (-OO)."""
     return (inspect.getdoc(member) or "").partition("\n")[0]
 
 
 def print_models(pattern: str, paper: bool) -> None:
-    """A line for each model as soon as it is counted."""
+    """Prints the cost of each model as soon as it is known."""
     import timm
     import torch
 
@@ -111,7 +111,7 @@ def print_models(pattern: str, paper: bool) -> None:
 
 
 def print_weights(pattern: str) -> None:
-    """A line for each: what it was measured to do, in percent, and how large it is."""
+    """Prints the accuracies of all weights, in percent, and their sizes."""
     from ..evaluation.record import Record
     from ..models.embedded import EMBEDDED, embedded
     from ..models.weights import WEIGHTS
@@ -132,8 +132,8 @@ def print_weights(pattern: str) -> None:
 
 
 def matching(names: Iterable[str], pattern: str) -> list[str]:
-    """Those names that are like a pattern with wildcards, at least one."""
-    found = [name for name in names if fnmatchcase(name, pattern)]
-    if not found:
-        raise SystemExit(f"no name is like {pattern!r}: there are {', '.join(names)}")
-    return found
+    """The names that match a pattern with wildcards, at least one."""
+    matches = [name for name in names if fnmatchcase(name, pattern)]
+    if not matches:
+        raise SystemExit(f"no name matches {pattern!r}: there are {', '.join(names)}")
+    return matches

@@ -1,4 +1,4 @@
-"""Finds the command and runs it. Nothing heavy is imported before a command needs it."""
+"""The command line: finds a command and runs it. Heavy modules are imported only when a command needs them."""
 
 import argparse
 import io
@@ -12,8 +12,8 @@ from .. import __version__
 from .extras import missing_extra
 from .threads import limit_spinning
 
-# Command: its one line of help. Each lives in a module of its name, with `configure(parser)` and `run(arguments)`; one
-# that has TAKES_MORE gets what the parser does not know as a second argument, a call for help included.
+# Commands and their lines of help. Each is a module of that name with `configure(parser)` and `run(arguments)`. If the
+# module has TAKES_MORE, `run` gets the unknown arguments, --help included, as a second argument.
 COMMANDS = {
     "benchmark": "measure time and memory of attentions and models",
     "compare": "compare results of several models",
@@ -21,7 +21,7 @@ COMMANDS = {
     "evaluate": "measure the robustness of a model",
     "explore": "show models and their attention maps in the browser",
     "export": "export a model to another runtime",
-    "figures": "draw the figures of the paper's kind from shipped weights and results",
+    "figures": "draw figures like the paper's from shipped weights and results",
     "generalize": "fine-tune with each domain left out, and evaluate on it",
     "list": "list names of attentions, solvers, models, weights and benchmarks",
     "maps": "draw attention maps",
@@ -32,10 +32,10 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command; ends quietly if what reads its output has gone, as `torchvars list | head -1` does."""
+    """Runs a command; ends without a traceback if its output is no longer read, as in `torchvars list | head -1`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # names of files may have bytes that are no characters
+            # file names may contain bytes that are not characters
             cast(io.TextIOWrapper, stream).reconfigure(errors="backslashreplace")
     limit_spinning()
     try:
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python prints an error at exit
         raise SystemExit(128 + 13) from None  # as if by SIGPIPE
 
 
@@ -98,9 +98,9 @@ def dispatch(arguments: list[str] | None = None) -> None:
         parsed.run(parsed, *([more] if parsed.takes_more else []))
     except BrokenPipeError:
         raise
-    except (ValueError, OSError, FloatingPointError) as error:  # what went wrong, in its own words
+    except (ValueError, OSError, FloatingPointError) as error:  # their messages say what is wrong
         parser.exit(2, f"torchvars {parsed.command}: {error}\n")
-    except KeyboardInterrupt as interrupt:  # a command may say in it how to go on
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that comes while the process ends shows no traceback either
-        said = "; ".join(["interrupted", *map(str, interrupt.args)])
-        parser.exit(128 + signal.SIGINT, f"\ntorchvars {parsed.command}: {said}\n")
+    except KeyboardInterrupt as interrupt:  # its arguments may say how to resume
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a second one during exit
+        message = "; ".join(["interrupted", *map(str, interrupt.args)])
+        parser.exit(128 + signal.SIGINT, f"\ntorchvars {parsed.command}: {message}\n")

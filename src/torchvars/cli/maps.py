@@ -1,8 +1,8 @@
-"""Draws what models look at: a picture beside their attention maps, one column a model.
+"""Draws attention maps: each picture beside its maps, with one column for each model.
 
-Of each picture a figure is written for each view that is asked for, as .png, .pdf and .npz (the maps as numbers):
-NAME.png, and NAME_corruptions.png, NAME_steps.png, NAME_layers.png, NAME_heads.png, NAME_atoms_MODEL.png. Pictures are
-shown as in evaluation. Exits with 1 if pictures could not be read.
+For each picture and each requested view a figure is written, as .png, .pdf and .npz (the maps as numbers): NAME.png,
+NAME_corruptions.png, NAME_steps.png, NAME_layers.png, NAME_heads.png, NAME_atoms_MODEL.png. Pictures are preprocessed
+as in evaluation. Exits with 1 if pictures could not be read.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .extras import missing_extra
+from .options import add_img_size
 from .paths import MODEL_WORDS, check_folder, model_of, names_of, path_of
 
 
@@ -25,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=path_of, required=True, metavar="FOLDER", help="folder of the figures")
     group = parser.add_argument_group("which map")
     group.add_argument(
-        "--kind", default="implicit", help="implicit, kernel, energy, rollout or gradient (default: implicit)"
+        "--kind", default="implicit", help="kind: implicit, kernel, energy, rollout or gradient (default: implicit)"
     )
     group.add_argument("--layer", default="-1", help="name or index of an attention (default: -1, the last)")
     group.add_argument("--head", default="mean", help="index of a head (default: the mean over heads)")
@@ -37,8 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="mean or class for the mean or the class token, or ROW,COLUMN of a place in the picture, from 0,0 at the "
         "top left to 1,1 (default: mean)",
     )
-    group.add_argument("--target", metavar="CLASS", help="class of a gradient map: its number or name (default: top)")
-    group = parser.add_argument_group("views", "maps of the picture as it is, unless others are asked for")
+    group.add_argument(
+        "--target", metavar="CLASS", help="class of a gradient map: its number or name (default: the top class)"
+    )
+    group = parser.add_argument_group("views", "default: maps of the unchanged picture")
     group.add_argument(
         "--corruptions",
         type=names_of,
@@ -47,21 +50,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,NAME",
         help="rows for corruptions of torchvars list corruptions (default: one of each group)",
     )
-    group.add_argument("--severity", type=int, default=3, metavar="N", help="of the corruptions, 1 to 5 (default: 3)")
+    group.add_argument(
+        "--severity", type=int, default=3, metavar="N", help="severity of the corruptions, 1 to 5 (default: 3)"
+    )
     group.add_argument("--steps", action="store_true", help="a column for each recurrent step of VARS models")
     group.add_argument("--layers", action="store_true", help="a column for each attention")
     group.add_argument("--heads", action="store_true", help="a column for each head")
     group.add_argument(
-        "--atoms", action="store_true", help="the atoms that a VARS layer uses most; one figure for each model"
+        "--atoms", action="store_true", help="the most used atoms of a VARS layer; one figure for each model"
     )
     group.add_argument(
         "--one-scale",
         action="store_true",
         help="one scale of colours for all maps of a figure (default: one scale for each model)",
     )
-    parser.add_argument(
-        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
-    )
+    add_img_size(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -98,9 +101,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--severity must be from 1 to 5, got {arguments.severity}")
     pictures = find_pictures(arguments.pictures)
     subjects = [open_subject(word, arguments.img_size) for word in arguments.models]
-    twice = [name for name, count in Counter(each.name for each in subjects).items() if count > 1]
-    if twice:
-        raise ValueError(f"{twice[0]} is named twice: name each model once")
+    repeated = [name for name, count in Counter(each.name for each in subjects).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{repeated[0]} is named twice: name each model once")
     views = [name for name in maps.VIEWS if name != "maps" and getattr(arguments, name) not in (None, False)]
     views = views or ([] if arguments.atoms else ["maps"])
     for view, option, default in (("steps", "step", None), ("layers", "layer", "-1"), ("heads", "head", "mean")):
@@ -108,15 +111,14 @@ def run(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{option} changes nothing where --{view} draws all of them: leave it out")
     unreadable = {}
     names = figure_names(pictures, arguments.output)
-    with _watching(len(pictures)) as tell:
+    with _watching(len(pictures)) as report:
         for path in pictures:
             try:
                 image = open_picture(path)
             except UNREADABLE as error:
                 unreadable[printable(str(path))] = f"{type(error).__name__}: {error}"
                 continue
-            written = _draw(views, subjects, image, asking, arguments, names[path])
-            tell(written)
+            report(_draw(views, subjects, image, asking, arguments, names[path]))
     if unreadable:
         sys.stdout.flush()
         listed = "".join(f"\n  {path}: {problem}" for path, problem in unreadable.items())
@@ -124,7 +126,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _draw(views, subjects, image, asking, arguments: argparse.Namespace, name: str) -> list[Path]:
-    """The figures of one picture."""
+    """Draws the figures of one picture, and returns their paths."""
     from ..figures import maps
 
     written = []
@@ -149,7 +151,7 @@ def _draw(views, subjects, image, asking, arguments: argparse.Namespace, name: s
 
 
 def figure_names(pictures: list[Path], folder: Path) -> dict[Path, str]:
-    """What the figures of each picture are called: its name, with a number where two have the same.
+    """Names of the figures of each picture: the name of the picture, with a number if it is not unique.
 
     Raises:
         ValueError: a figure would take the place of a picture.
@@ -187,7 +189,7 @@ def _query(text: str) -> str | tuple[float, float]:
 
 @contextmanager
 def _watching(count: int) -> Iterator[Callable[[list[Path]], None]]:
-    """A bar in a terminal where there are several pictures; else a line for each file."""
+    """Yields a function that reports written files: on a bar in a terminal for several pictures, else as lines."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""Words of the command line that stand for places, with ~ for the home folder wherever a path may begin."""
+"""Argument types of the command line: paths, models and names. A ~ at the beginning of a path is the home folder."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ MODEL_WORDS = (
 
 
 def path_of(text: str) -> Path:
-    """A file or a folder."""
+    """Path of a file or a folder."""
     return Path(expanduser(text))
 
 
@@ -32,12 +32,12 @@ def model_of(text: str) -> str:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Names between commas, each once."""
+    """Names separated by commas, each once."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def check_output(path: Path) -> None:
-    """A ValueError, or what the system says, if no file could be written there; before the work, not after it."""
+    """Raises a ValueError or an OSError if no file can be written at a path; to be called before the work."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give --output a file in it")
     if path.exists() and not path.is_file():
@@ -51,9 +51,11 @@ def check_output(path: Path) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """A ValueError, or what the system says, if no files could be written into such a folder."""
+    """Raises an OSError if no files can be written into a folder, which need not exist yet."""
     if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"{path} is no folder: give --output the name of a folder, which is made if need be")
+        raise NotADirectoryError(
+            f"{path} is not a folder: give --output the name of a folder, which is created if necessary"
+        )
     folder = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file: give --output a path in a folder")
@@ -62,7 +64,7 @@ def check_folder(path: Path) -> None:
 
 
 class Names(argparse.Action):
-    """Stores a list, each name once, of an option with nargs="+": its parts may stand between commas or spaces."""
+    """Stores the names of an option with nargs="+", each once. They are separated by commas or spaces."""
 
     def __call__(self, parser, namespace, values: Any, option_string=None) -> None:
         setattr(namespace, self.dest, list(dict.fromkeys(name for text in values for name in names_of(text))))

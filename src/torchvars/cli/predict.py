@@ -1,7 +1,7 @@
 """Classifies pictures: prints the top classes of a trained model, each with its confidence.
 
-Pictures are files, or folders with pictures in them. Each is shown as in evaluation: the shorter side resized to
-256 / 224 of the model's size, bicubic, and the centre cropped. Exits with 1 if pictures could not be read.
+Pictures are files, or folders of pictures. Each is preprocessed as in evaluation: the shorter side is resized to
+256 / 224 of the model's size, bicubic, and the centre is cropped. Exits with 1 if pictures could not be read.
 """
 
 import argparse
@@ -9,9 +9,10 @@ import json
 import sys
 from pathlib import Path
 
+from .options import add_batch, add_device, add_img_size
 from .paths import MODEL_WORDS, check_output, model_of, path_of
 
-FORMAT = "torchvars_predictions"  # the key by which a file of predictions is known
+FORMAT = "torchvars_predictions"  # key that marks a file of predictions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,15 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=path_of, metavar="FILE", help="file of predictions (JSON); an existing one is replaced"
     )
-    parser.add_argument(
-        "--img-size", type=int, metavar="PIXELS", help="side of the pictures (default: the model's own)"
-    )
-    parser.add_argument("--batch", type=int, default=32, metavar="N", help="batch size (default: 32)")
-    parser.add_argument(
-        "--device",
-        metavar="NAME",
-        help="device: cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)",
-    )
+    add_img_size(parser)
+    add_batch(parser, 32)
+    add_device(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -53,16 +48,16 @@ def run(arguments: argparse.Namespace) -> None:
     name, classifier = open_classifier(arguments.model)
     size = own_size(classifier.model) if arguments.img_size is None else arguments.img_size
     check_size(name, classifier, size)
-    how = {"top": arguments.top, "batch": arguments.batch, "device": find_device(arguments.device)}
+    options = {"top": arguments.top, "batch": arguments.batch, "device": find_device(arguments.device)}
     lines, unreadable = [], {}
-    for path, found in predict(classifier, pictures, size, **how):
+    for path, result in predict(classifier, pictures, size, **options):
         picture = printable(str(path))
-        if isinstance(found, str):
-            unreadable[picture] = found
+        if isinstance(result, str):
+            unreadable[picture] = result
             continue
-        lines.append({"picture": picture, "top": [each._asdict() for each in found]})
+        lines.append({"picture": picture, "top": [each._asdict() for each in result]})
         print(picture)
-        for each in found:
+        for each in result:
             print(f"  {100 * each.confidence:5.1f} %  {each.label}", flush=True)
     if arguments.output is not None:
         content = {
@@ -74,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         }
         text = json.dumps(content, indent=1) + "\n"
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(arguments.output, lambda aside: aside.write_text(text))
+        write_whole(arguments.output, lambda temporary: temporary.write_text(text))
         print(f"predictions: {arguments.output}")
     if unreadable:
         sys.stdout.flush()
@@ -83,12 +78,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def check_replaceable(path: Path) -> None:
-    """A ValueError if a file is there that holds something else than predictions."""
+    """Raises a ValueError if a file exists that does not hold predictions."""
     if not path.exists():
         return
     try:
-        known = FORMAT in json.loads(path.read_text())
+        replaceable = FORMAT in json.loads(path.read_text())
     except (ValueError, TypeError):
-        known = False
-    if not known:
-        raise ValueError(f"{path} is there and holds no predictions: give --output another name, or remove it")
+        replaceable = False
+    if not replaceable:
+        raise ValueError(f"{path} exists and holds no predictions: give --output another name, or remove it")

@@ -1,4 +1,4 @@
-"""A command that is stopped says what it leaves behind."""
+"""Ctrl-C and SIGTERM: a command that is stopped prints one line and exits."""
 
 import signal
 import sys
@@ -8,21 +8,21 @@ from contextlib import contextmanager
 
 
 class Terminated(BaseException):
-    """SIGTERM came. Like KeyboardInterrupt it is no error that a library may catch."""
+    """SIGTERM was received. Like KeyboardInterrupt it is not an Exception, so that no library catches it."""
 
 
 @contextmanager
-def stoppable(say: Callable[[], str]) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM, prints one line and exits as a shell expects it, with 130 or 143.
+def stoppable(message: Callable[[], str]) -> Iterator[None]:
+    """Prints one line on Ctrl-C or SIGTERM, and exits with the status of shells, 130 or 143.
 
     Args:
-        say: what is to be said of the work so far; called if it is stopped. Nothing is printed if it is empty.
+        message: returns the line to print, such as how to resume; empty to print nothing.
     """
 
     def terminate(*_) -> None:
         raise Terminated
 
-    if threading.current_thread() is not threading.main_thread():  # others are not told of signals
+    if threading.current_thread() is not threading.main_thread():  # signals are delivered to the main thread only
         yield
         return
     before = signal.signal(signal.SIGTERM, terminate)
@@ -30,9 +30,9 @@ def stoppable(say: Callable[[], str]) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Terminated) as stop:
         number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
-        interrupted = signal.signal(signal.SIGINT, signal.SIG_DFL)  # once more, and it ends at once
+        interrupted = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the process at once
         try:
-            if line := say():
+            if line := message():
                 print(line, file=sys.stderr, flush=True)
         finally:
             signal.signal(signal.SIGINT, interrupted)

@@ -1,4 +1,4 @@
-"""How the threads of PyTorch wait for each other."""
+"""Waiting policy of the OpenMP threads of PyTorch."""
 
 import os
 
@@ -7,11 +7,11 @@ SPINS = "10000"
 
 
 def limit_spinning() -> None:
-    """Has threads of OpenMP sleep soon while they wait, unless the environment says how they are to wait.
+    """Lets waiting OpenMP threads sleep after a short time, unless an environment variable sets their policy.
 
-    By itself libgomp, which comes with PyTorch, lets them spin for milliseconds. Where another process has the CPU that
-    the awaited thread needs, they spin away most of the time: docs/training.md has figures. OpenMP reads the
-    environment when it is loaded, so that this comes before PyTorch is imported; later processes inherit it.
+    By default libgomp, which comes with PyTorch, lets them spin for milliseconds. If another process occupies the CPU
+    that the awaited thread needs, most of the time is lost: docs/training.md has figures. OpenMP reads the environment
+    when it is loaded, so this must be called before PyTorch is imported. Child processes inherit the setting.
     """
     if not any(name in os.environ for name in VARIABLES):
         os.environ["GOMP_SPINCOUNT"] = SPINS

@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
     if arguments.resume is None and arguments.recipe is None:
         raise ValueError("name a recipe, such as cifar10_rvt_micro_vars_d, or a run to resume: --resume RUN")
     if arguments.resume is not None and (arguments.recipe or more):
-        given = " ".join([*filter(None, [arguments.recipe]), *more])
-        raise ValueError(f"a run is resumed as it was begun, with nothing beside --resume RUN: got {given}")
+        options = " ".join([*filter(None, [arguments.recipe]), *more])
+        raise ValueError(f"--resume RUN takes no other option, got {options}")
     try:
         import tyro
 
@@ -49,10 +49,10 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
     if arguments.resume is not None:
         folder = arguments.resume.expanduser()
         recipe, settings = RunFolder(folder).settings()
-        workers = min(settings["workers"], most_workers())  # this machine may be smaller than the one it was begun on
+        workers = min(settings["workers"], most_workers())  # this machine may have fewer CPUs than the first one
         go(recipe, Settings(**{**settings, "output": folder, "workers": workers}), resume=True)
         return
-    assert arguments.recipe is not None  # or it was refused above
+    assert arguments.recipe is not None  # checked above
     if arguments.recipe.partition("_")[0] not in DATA and (later := [each for each in more if is_recipe(each)]):
         raise ValueError(f"the recipe comes first: torchvars train {later[0]} ..., got {arguments.recipe} before it")
     named = find_recipe(arguments.recipe)
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, more: list[str]) -> None:
 
 
 def go(recipe, settings, resume: bool) -> None:
-    """Trains, draws the curves, and says how to go on; the status after a signal is that of shells."""
+    """Trains, draws the curves, and prints how to resume; the exit status after a signal is that of shells."""
     from ..models.unfinished import resuming
     from ..scoring import is_first
     from ..training.folder import RunFolder
@@ -89,7 +89,7 @@ def go(recipe, settings, resume: bool) -> None:
 
 def evaluating(recipe, settings) -> str:
     """The command that evaluates the weights of a run on pictures that it was not trained on."""
-    data = "PICTURES" if recipe.hold_out else settings.data  # without splits they are those of the run
+    data = "PICTURES" if recipe.hold_out else settings.data  # without splits, the pictures of the run
     command = ["torchvars", "evaluate", settings.output, "--data", data, "--output", settings.output / "results.json"]
     if recipe.left_out is not None:
         command += ["--benchmark", "pacs", "--left-out", recipe.left_out]
@@ -97,7 +97,7 @@ def evaluating(recipe, settings) -> str:
 
 
 def restarted(run: Path, recipe) -> bool:
-    """Whether torchrun has started this command anew, after a process of it died in the middle of the run."""
+    """Whether torchrun has restarted this command after one of its processes died during the run."""
     from ..training.folder import RunFolder
     from ..training.loop import from_anywhere
     from ..training.processes import was_restarted

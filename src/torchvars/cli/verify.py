@@ -1,8 +1,8 @@
 """Reproduces the recorded figures of shipped weights, or of a folder of weights with a record.
 
-Fails if a figure is not met within its 95 % interval, or if weights, recipe and figures are not those that were put
-under one hash. What was evaluated so far is kept in a file, so that the same command goes on where it was stopped.
-Several processes share it: torchrun --nproc-per-node 2 -m torchvars verify ...
+Fails if a figure is not met within its 95 % interval, or if weights, recipe and figures do not match their common hash.
+With --output, results are written after each condition, so that the same command resumes. On several processes:
+torchrun --nproc-per-node N -m torchvars verify ...
 """
 
 import argparse
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .extras import missing_extra
 from .memory import keep_freed_memory
+from .options import add_batch, add_device, add_workers
 from .paths import data_of, model_of, names_of, path_of
 from .stopping import stoppable
 
@@ -26,15 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=path_of, metavar="FILE", help="file of results (JSON; default: none is written)"
     )
-    parser.add_argument("--batch", type=int, default=64, metavar="N", help="batch size (default: 64)")
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="number of data loading processes (default: 1)"
-    )
-    parser.add_argument(
-        "--device",
-        metavar="NAME",
-        help="device: cpu, cuda, cuda:1, mps, ... (default: the accelerator if there is one)",
-    )
+    add_batch(parser, 64)
+    add_workers(parser)
+    add_device(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -56,22 +51,22 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{folder.name}: weights, recipe and figures are under one hash, {record.seal[:12]}", flush=True)
     if arguments.data is None:
         if is_first():
-            print("nothing was evaluated: give the pictures by --data")
+            print("nothing was evaluated: give the pictures with --data")
         return
     subject = open_subject(str(folder))
     benchmarks = benchmarks_of(record, arguments.data, subject, arguments.benchmark)
 
-    def left() -> str:
+    def message() -> str:
         if not is_first():
             return ""
         if arguments.output is None:
             return "stopped: nothing is kept without --output FILE"
         return say_kept(arguments.output)
 
-    with stoppable(left), tempfile.TemporaryDirectory() as aside, watching() as watch:
-        output = arguments.output or Path(aside) / "results.json"
-        how = {name: getattr(arguments, name) for name in ("batch", "workers", "device")}
-        results = evaluate(subject, benchmarks, output, partial_ok=True, watch=watch, **how)
+    with stoppable(message), tempfile.TemporaryDirectory() as temporary, watching() as watch:
+        output = arguments.output or Path(temporary) / "results.json"
+        options = {name: getattr(arguments, name) for name in ("batch", "workers", "device")}
+        results = evaluate(subject, benchmarks, output, partial_ok=True, watch=watch, **options)
     if not is_first():
         return
     recorded = Results.read(folder / RESULTS)
@@ -82,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _judge(name: str, checks: list) -> None:
-    """Prints what came of it; fails if a figure is not met."""
+    """Prints how many figures are met; fails if one is not."""
     for benchmark in {each.benchmark: None for each in checks}:
         judged = [each for each in checks if each.benchmark == benchmark and each.judged]
         others = [each for each in checks if each.benchmark == benchmark and not each.judged]
@@ -95,8 +90,8 @@ def _judge(name: str, checks: list) -> None:
     print(f"{name} is what is claimed")
 
 
-def _sum_up(checks: list, said: str) -> None:
+def _sum_up(checks: list, text: str) -> None:
     if checks:
         furthest = max(checks, key=lambda each: each.difference)
         where = f"{furthest.claimed.condition}, {furthest.claimed.metric}"
-        print(f"{said}, the largest difference {furthest.difference:.3g} ({where})")
+        print(f"{text}, the largest difference {furthest.difference:.3g} ({where})")

@@ -1,4 +1,4 @@
-"""Pictures in NumPy arrays, as CIFAR-10-C comes."""
+"""Pictures in NumPy arrays, such as CIFAR-10-C."""
 
 import io
 from pathlib import Path
@@ -10,13 +10,13 @@ from .sources import Source
 
 
 class Arrays(Source):
-    """Some pictures of a file of them; one goes by its class and its number.
+    """A range of pictures in a file, identified by class and index.
 
     Args:
-        file: .npy of pictures (N, H, W, 3), 8 bit. It is read where it lies.
-        labels: of all of them.
-        first, count: which of them are meant.
-        classes: names of the labels.
+        file: .npy of pictures (N, H, W, 3), 8 bit. It is memory-mapped.
+        labels: labels of all pictures of the file.
+        first, count: first picture, and number of pictures.
+        classes: names of the classes.
     """
 
     def __init__(self, file: Path, labels: np.ndarray, first: int, count: int, classes: list[str]):

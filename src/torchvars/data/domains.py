@@ -31,15 +31,14 @@ def leave_out(
     share: float = 0.1,
     lists: Mapping[str, str] | None = None,
 ) -> Part:
-    """Pictures stored as <domain>/<class>/<picture>, one domain of which is not trained on.
+    """A part of pictures stored as <domain>/<class>/<picture>, with one domain left out of training.
 
     Args:
         source: its classes are the domains.
-        domain: the one left out.
-        split: "train" for the others without what is held out of them, "val" for the share that is held out, "test"
-            for all of `domain`.
-        share: held out of the other domains, in tenths; which pictures these are depends on their names alone.
-        lists: of `read_split_lists`: they decide what is held out in place of the share.
+        domain: domain that is left out.
+        split: "train" for the other domains without the held-out pictures, "val" for these, "test" for all of `domain`.
+        share: held-out share of the other domains, in tenths; the choice depends on the names of the pictures only.
+        lists: result of `read_split_lists`, which determines the held-out pictures in place of the share.
     """
     if domain not in source.classes:
         raise ValueError(f"no domain {domain!r} in {source.name}: it has {', '.join(source.classes)}")
@@ -57,18 +56,18 @@ def leave_out(
 
 
 def check_depth(source: Source) -> None:
-    """A ValueError unless pictures lie in a domain and a class."""
+    """Raises a ValueError unless all pictures are in folders of a domain and a class."""
     flat = [identity for identity in source.identities if len(PurePosixPath(identity).parts) < 3]
     if flat:
         raise ValueError(f"{source.name} has no domains: expected <domain>/<class>/<picture>, found {flat[0]}")
 
 
 def check_domains(source: Source, targets: Sequence[str] = ()) -> dict[str, dict[str, int]]:
-    """Domain -> class -> number of pictures.
+    """Numbers of pictures: domain -> class -> number.
 
     Raises:
-        ValueError: a target is no domain; there is one domain only; the domains have other classes than each other; a
-            class has no picture in a domain, or one only, of which none could be held out.
+        ValueError: a target is not a domain; there is one domain only; the classes of the domains differ; a class has
+            fewer than two pictures in a domain, so that none could be held out.
     """
     domains, where = source.classes, source.name
     if unknown := [target for target in targets if target not in domains]:
@@ -113,37 +112,37 @@ MEND = "copy the pictures again, or remove that class from all domains"
 
 
 def check_sources(source: Source, target: str, share: float, lists: Mapping[str, str] | None) -> None:
-    """A ValueError unless each class is among what is trained on where a domain is left out."""
+    """Raises a ValueError unless each class has training pictures when a domain is left out."""
     train = leave_out(source, target, "train", share, lists)
     if lost := sorted(set(range(len(train.classes))) - set(train.labels)):
         raise ValueError(
             f"with {target} left out, no picture of the class {train.classes[lost[0]]} is left to train on: all "
             f"{'are in the lists of held-out pictures' if lists else 'happen to be held out'}"
         )
-    leave_out(source, target, "val", share, lists)  # says so if it is empty
+    leave_out(source, target, "val", share, lists)  # raises an error if it is empty
 
 
 def read_split_lists(folder: Path, source: Source) -> dict[str, str]:
-    """Which pictures are trained on and which are held out, by the lists that PACS is published with.
+    """Splits of pictures into training and held-out ones, by the lists that PACS is published with.
 
     <domain>_train_kfold.txt and <domain>_crossval_kfold.txt hold a line for each picture, <domain>/<class>/<file> and
-    the number of its class, from 1. A picture is recognised by its path without the ending, so that copies in another
-    format go with the lists too. Its class is that of its folder. A picture in both lists is held out and not trained
-    on; one in no list is neither. Lists of all pictures of a domain (test) are not needed.
+    the number of its class, from 1. A picture is identified by its path without the extension, so that the lists
+    also fit copies in another format. Its class is that of its folder. A picture in both lists is held out and not
+    trained on; one in no list is neither. Lists of all pictures of a domain (test) are not needed.
 
     Returns:
         identity -> "train" or "val".
 
     Raises:
         FileNotFoundError: a domain has no lists.
-        ValueError: a line is none of a list, or of a picture that is not there.
+        ValueError: a line is invalid, or its picture does not exist.
 
     Warns:
-        UserWarning: lines contradict each other or the folders, or pictures are in no list; says what was done.
+        UserWarning: lines contradict each other or the folders, or pictures are in no list.
     """
     by_stem = {_stem(identity): identity for identity in source.identities}
     if len(by_stem) < len(source):
-        raise ValueError(f"two pictures in {source.name} differ in their ending only: lists cannot tell them apart")
+        raise ValueError(f"two pictures in {source.name} differ in their extension only: lists cannot tell them apart")
     classes = sorted({class_of(identity) for identity in source.identities})
     splits: dict[str, str] = {}
     numbers: dict[str, set[int]] = {}
@@ -168,18 +167,18 @@ def read_split_lists(folder: Path, source: Source) -> dict[str, str]:
     if not splits:
         raise ValueError(f"the split lists in {folder} are empty: copy them again")
     place = {identity: classes.index(class_of(identity)) for identity in numbers}
-    differences = Counter(number - place[identity] for identity, given in numbers.items() for number in given)
+    differences = Counter(number - place[identity] for identity, listed in numbers.items() for number in listed)
     ((first, _),) = differences.most_common(1)  # number of the first class: 1 as published, 0 in some copies
-    strange = [identity for identity, given in numbers.items() if given != {first + place[identity]}]
+    mismatched = [identity for identity, listed in numbers.items() if listed != {first + place[identity]}]
     unlisted = [identity for identity in source.identities if identity not in splits]
-    for said, names in (
+    for text, names in (
         ("are listed twice, and count once", again),
         ("are in both lists: they are held out, and not trained on", both),
-        ("have a number of another class than their folder, which decides", strange),
+        ("have a number of another class than their folder, which decides", mismatched),
         ("are in no list: they are neither trained on nor held out", unlisted),
     ):
         if names:
-            warnings.warn(f"{len(names)} pictures of {folder} {said}, such as {names[0]}", stacklevel=2)
+            warnings.warn(f"{len(names)} pictures of {folder} {text}, such as {names[0]}", stacklevel=2)
     return splits
 
 

@@ -65,7 +65,7 @@ class Files:
         """The folder around the one of that name, with a slash at its end; empty if there is none."""
         roots = {f"/{name}".split(f"/{marker}/")[0] for name in self._places if f"/{marker}/" in f"/{name}"}
         if len(roots) > 1:
-            told = ", ".join(sorted(root.lstrip("/") or "the top" for root in roots))
-            raise ValueError(f"{self.path} has several folders {marker}, in {told}: name one of these folders")
+            places = ", ".join(sorted(root.lstrip("/") or "the top" for root in roots))
+            raise ValueError(f"{self.path} has several folders {marker}, in {places}: name one of these folders")
         root = roots.pop().lstrip("/") if roots else ""
         return f"{root}/" if root else ""

@@ -1,4 +1,4 @@
-"""Pictures and where people looked in them: a plain layout, and MIT1003 as it is published."""
+"""Pictures with fixations: a plain layout, and MIT1003 as it is published."""
 
 import csv
 import io
@@ -21,11 +21,11 @@ LONGEST = 63  # characters of a name in MATLAB
 
 
 class Looked(Source):
-    """Pictures with the points where people looked, of which those outside of their picture are left out.
+    """Pictures with the points where people looked. Points outside of their picture are left out.
 
     Attributes:
-        observers: names of those who looked, if they are told apart.
-        left_out: picture -> number of its fixations that are outside of it.
+        observers: names of the observers, if they are known.
+        left_out: picture -> number of fixations outside of it.
     """
 
     def __init__(self, files: Files, pictures: Mapping[str, str], observers: list[str]):
@@ -38,7 +38,7 @@ class Looked(Source):
         return self._files.read(self._pictures[self.identities[index]])
 
     def size(self, index: int) -> tuple[int, int]:
-        """Width and height of a picture, of which only the first bytes are decoded; (1, 1) if they cannot be."""
+        """Width and height of a picture, from its header; (1, 1) if it cannot be read."""
         try:
             with Image.open(io.BytesIO(self.read(index))) as image:
                 return image.size
@@ -48,7 +48,7 @@ class Looked(Source):
     def target(self, index: int) -> Points:
         if index not in self._points:
             name, size = self.identities[index], self.size(index)
-            places, observers = self.found(name, size)
+            places, observers = self.fixations(name, size)
             inside = ((places >= 0) & (places < size)).all(1)
             if (lost := int((~inside).sum())) and size != (1, 1):
                 self.left_out[name] = lost
@@ -56,8 +56,8 @@ class Looked(Source):
         return self._points[index]
 
     @abstractmethod
-    def found(self, name: str, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Places (N, 2) in a picture of that size, in pixels, and the number of who looked there, (N,), if known."""
+    def fixations(self, name: str, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray | None]:
+        """Places (N, 2) in a picture of some size, in pixels, and indices of their observers, (N,), if known."""
 
     def check(self) -> None:
         """Reads all points, and warns of those that are left out."""
@@ -67,7 +67,7 @@ class Looked(Source):
             count, names = sum(self.left_out.values()), list(self.left_out)
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             warnings.warn(
-                f"{count} fixations of {self.name} are left out, for they are outside of their pictures: "
+                f"{count} fixations of {self.name} are left out because they are outside of their pictures: "
                 f"{', '.join(names[:3])}{more}",
                 stacklevel=3,
             )
@@ -77,7 +77,7 @@ class Plain(Looked):
     """stimuli/<name>.jpg, and fixations.csv with a row for each fixation, or fixation_points/<name>.png.
 
     The columns image, subject, x_norm and y_norm of the table are read; places reach from 0 to 1, from the left and the
-    top. In a picture of points each pixel above half of white is one.
+    top. In a picture of points each pixel brighter than half of white is a point.
     """
 
     def __init__(self, files: Files):
@@ -95,7 +95,7 @@ class Plain(Looked):
         self._numbers = {subject: number for number, subject in enumerate(subjects)}
         super().__init__(files, kept, subjects)
 
-    def found(self, name: str, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray | None]:
+    def fixations(self, name: str, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray | None]:
         if not self._rows:
             return points_drawn(self._files, self._drawn[name], size), None
         rows = self._rows[name]
@@ -107,7 +107,7 @@ COLUMNS = ("image", "subject", "x_norm", "y_norm")
 
 
 def _rows(files: Files, pictures: Mapping[str, str]) -> dict[str, list[tuple[str, float, float]]]:
-    """The table of fixations by the names of the pictures."""
+    """Rows of the table of fixations by the names of the pictures."""
     table = csv.DictReader(io.StringIO(files.read("fixations.csv").decode()))
     if missing := [name for name in COLUMNS if name not in (table.fieldnames or ())]:
         raise ValueError(
@@ -130,12 +130,12 @@ def _rows(files: Files, pictures: Mapping[str, str]) -> dict[str, list[tuple[str
 
 
 def points_drawn(files: Files, name: str, size: tuple[int, int]) -> np.ndarray:
-    """The centres (N, 2) of the pixels of a stored picture that are above half of white."""
+    """Centres (N, 2) of the pixels of a stored picture that are brighter than half of white."""
     try:
         with Image.open(io.BytesIO(files.read(name))) as image:
             drawn = np.array(image.convert("L"))
     except UNREADABLE as error:
-        raise ValueError(f"{name} of {files.path} are no points that can be read: {error}") from error
+        raise ValueError(f"{name} of {files.path} cannot be read as points: {error}") from error
     if drawn.shape[::-1] != tuple(size) and size != (1, 1):
         raise ValueError(
             f"{name} of {files.path} is of {drawn.shape[1]} x {drawn.shape[0]} pixels and its picture of {size[0]} x "
@@ -148,9 +148,9 @@ def points_drawn(files: Files, name: str, size: tuple[int, int]) -> np.ndarray:
 class MIT1003(Looked):
     """ALLSTIMULI/<name>.jpeg, with DATA/<observer>/<name>.mat or ALLFIXATIONMAPS/<name>_fixPts.jpg.
 
-    A .mat file holds the gaze of one person, 240 samples in a second: fixations are found in it (`find_fixations`), and
-    the first is left out, for it is where people were told to look before the picture was shown. Without DATA the
-    points that are drawn in ALLFIXATIONMAPS are taken, of which nobody knows who looked there.
+    A .mat file holds the gaze of one person, 240 samples in a second: fixations are detected in it (`find_fixations`),
+    and the first is left out: there people had to look before the picture was shown. Without DATA the points drawn in
+    ALLFIXATIONMAPS are used, whose observers are unknown.
     """
 
     def __init__(self, files: Files):
@@ -174,7 +174,7 @@ class MIT1003(Looked):
             )
         super().__init__(files, pictures, observers)
 
-    def found(self, name: str, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray | None]:
+    def fixations(self, name: str, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray | None]:
         if not self._gaze:
             return points_drawn(self._files, self._drawn[name], size), None
         places, observers = [np.zeros((0, 2))], []
@@ -192,11 +192,11 @@ class MIT1003(Looked):
         where, variable = f"{file} of {self._files.path}", name[:LONGEST]
         try:
             content = loadmat(io.BytesIO(self._files.read(file)), simplify_cells=True)
-        except Exception as error:  # whatever scipy makes of what is no file of MATLAB
-            raise ValueError(f"{where} is no file of MATLAB that can be read: {error}") from error
+        except Exception as error:  # scipy raises many kinds of errors for invalid files
+            raise ValueError(f"{where} cannot be read as a file of MATLAB: {error}") from error
         if variable not in content:
-            found = ", ".join(each for each in content if not each.startswith("__")) or "nothing"
-            raise ValueError(f"{where} has no variable {variable}: found {found}")
+            names = ", ".join(each for each in content if not each.startswith("__")) or "nothing"
+            raise ValueError(f"{where} has no variable {variable}: found {names}")
         try:
             data = content[variable]["DATA"]
             samples = np.asarray((data if isinstance(data, dict) else data[0])["eyeData"], float)
@@ -208,17 +208,17 @@ class MIT1003(Looked):
 
 
 def open_fixations(path: str | Path) -> Looked:
-    """Pictures with the places where people looked in them.
+    """Opens pictures with the places where people looked.
 
     Args:
-        path: a folder or a plain tar, of the layout of `Plain` or that of MIT1003.
+        path: folder or plain tar with the layout of `Plain` or that of MIT1003.
 
     Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: it has another layout, or a part of it cannot be read.
+        FileNotFoundError: the path does not exist.
+        ValueError: the layout is unknown, or a file cannot be read.
 
     Warns:
-        UserWarning: fixations are outside of their pictures; they are left out.
+        UserWarning: fixations outside of their pictures are left out.
     """
     for marker, layout in (("stimuli", Plain), ("ALLSTIMULI", MIT1003)):
         files = Files(path, marker)

@@ -1,25 +1,25 @@
-"""Fixations in a recording of gaze."""
+"""Detection of fixations in a recording of gaze."""
 
 import numpy as np
 
-# As MIT1003 was made: a saccade begins where the velocity of two windows of four samples, a sample apart, rises by
+# As in MIT1003: a saccade begins where the velocity of two windows of four samples, a sample apart, rises by
 # more than 6 degrees a second, of 34 pixels each; a fixation between two of them lasts more than 50 ms.
 THRESHOLD, WINDOW, SHORTEST = 6 * 34.0, 4, 0.05
 SEARCH = 25  # samples after its acceleration in which a saccade slows down again
 
 
 def find_fixations(samples: np.ndarray, rate: float) -> np.ndarray:
-    """The places where a gaze rested, one after the other: medians over the samples between saccades.
+    """Places of the fixations of a gaze, in order: medians over the samples between saccades.
 
     A saccade is a run of three samples or more in which the gaze accelerates, until it has slowed down again. This is
-    the rule of MIT1003 in words, written anew; blinks are samples at negative places, and are samples like all others.
+    the published rule of MIT1003, implemented anew; blinks, samples at negative places, are treated as any others.
 
     Args:
         samples: (N, 2) places in pixels.
-        rate: samples in a second.
+        rate: samples per second.
 
     Returns:
-        (fixations, 2), one at least.
+        (fixations, 2), with at least one row.
     """
     count = len(samples)
     moved = np.linalg.norm(np.diff(samples, axis=0, prepend=samples[:1]), axis=1)
@@ -39,7 +39,7 @@ def find_fixations(samples: np.ndarray, rate: float) -> np.ndarray:
             still = slow[begin:]
             stop = end + begin + (int((~still).argmax()) if not still.all() else len(still)) - 1
         if saccades and first - saccades[-1][1] <= SHORTEST * rate:
-            saccades[-1] = (saccades[-1][0], stop)  # too short a rest to be one
+            saccades[-1] = (saccades[-1][0], stop)  # the rest is too short for a fixation
         else:
             saccades.append((first, stop))
     if saccades and count - 1 - saccades[-1][1] <= SHORTEST * rate:
@@ -51,6 +51,6 @@ def find_fixations(samples: np.ndarray, rate: float) -> np.ndarray:
 
 
 def _runs(flags: np.ndarray) -> list[tuple[int, int]]:
-    """Where true entries begin and end, one after the other."""
+    """Begin and end of each run of true entries."""
     edges = np.diff(flags.astype(int), prepend=0, append=0)
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))

@@ -1,22 +1,22 @@
-"""Data sets of Hugging Face, as timm reads them: `hfds/NAME`."""
+"""Data sets of Hugging Face, read by timm: `hfds/NAME`."""
 
 from .sources import Source, choose_split
 
 
 class Hub(Source):
-    """Pictures of a data set that is stored in tables; one goes by its class, the split, and its number there.
+    """Pictures of a data set in tables, identified by class, split and row.
 
     Args:
-        reader: timm's, of a split.
-        name, split: of the data set.
-        classes: their names, as the data set orders them.
+        reader: timm's reader of a split.
+        name, split: names of the data set and of the split.
+        classes: names of the classes in the order of the data set.
     """
 
     def __init__(self, reader, name: str, split: str, classes: list[str]):
         self.reader = reader
         name = f"{name}:{split}"
         key = reader.label_key
-        labels = reader.dataset.select_columns(key)[:][key]  # of this column alone: no picture is touched
+        labels = reader.dataset.select_columns(key)[:][key]  # of this column alone: no picture is read
         for index, label in enumerate(labels):
             if label is None or not 0 <= label < len(classes):
                 raise ValueError(
@@ -34,9 +34,9 @@ class Hub(Source):
 
 
 def open_hub(name: str, split: str) -> Hub:
-    """A split of a data set, by its name on the hub or its folder (pictures, parquet or arrow files).
+    """Opens a split of a data set, by its name on the hub or its folder (pictures, parquet or arrow files).
 
-    Pictures come from its column "image", classes from its column "label", or else from the only ones of their kind.
+    Pictures are in the column "image", classes in the column "label", or else in the only columns of their kind.
     """
     try:
         import datasets
@@ -53,13 +53,13 @@ def open_hub(name: str, split: str) -> Hub:
     features = datasets.load_dataset(name, split=chosen).features
     image = _column(features, "image", datasets.Image, name)
     label = _column(features, "label", datasets.ClassLabel, name)
-    # Not by timm's create_dataset, which turns names into lower case: folders would not be found.
+    # Not timm's create_dataset, which converts names to lower case, so that folders are not found.
     reader = ReaderHfds(name, split=chosen, input_key=image, target_key=label)
     return Hub(reader, name, chosen, features[label].names)
 
 
 def _column(features: dict, usual: str, kind: type, where: str) -> str:
-    """The column of a kind: that of the usual name, or the only one."""
+    """The column of a kind: the one with the usual name, or the only one."""
     fitting = [name for name, feature in features.items() if isinstance(feature, kind)]
     if usual in fitting:
         return usual

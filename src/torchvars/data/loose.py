@@ -1,4 +1,4 @@
-"""Pictures without classes, as they are named on a command line."""
+"""Pictures without classes, given as files and folders."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,30 +9,30 @@ from .sources import EXTENSIONS, decode, pictures_below
 
 
 def find_pictures(places: Sequence[Path]) -> list[Path]:
-    """Files as they are named, and those in folders and below by their names, each once.
+    """Files in the given order, and pictures in folders and below in the order of their names, each once.
 
-    Names in a folder that begin with a dot are passed over.
+    Names in a folder that begin with a dot are ignored.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
-        ValueError: a folder holds no pictures, or a name is that of a pipe or device.
+        ValueError: a folder holds no pictures, or a path is a pipe or a device.
     """
-    found: dict[Path, None] = {}
+    pictures: dict[Path, None] = {}
     for place in places:
         if place.is_dir():
             inside = pictures_below(place)
             if not inside:
                 raise ValueError(f"{place} holds no pictures: a picture ends in {', '.join(sorted(EXTENSIONS))}")
-            found |= dict.fromkeys(place / name for name in sorted(inside))
+            pictures |= dict.fromkeys(place / name for name in sorted(inside))
         elif place.is_file():
-            found[place] = None
+            pictures[place] = None
         elif place.exists():
             raise ValueError(f"{place} is no file, but a pipe or a device: name pictures, or folders of them")
         else:
             raise FileNotFoundError(f"no picture at {place}: there is no such file or folder")
-    return list(found)
+    return list(pictures)
 
 
 def open_picture(path: Path) -> Image.Image:
-    """A picture in RGB; raises one of `pictures.UNREADABLE` if it cannot be read."""
+    """Opens a picture in RGB. Raises one of `pictures.UNREADABLE` if it cannot be read."""
     return decode(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Which picture comes when, and with what chance: the same on any number of processes and workers, from any step."""
+"""The random order of pictures: the same on any number of processes and workers, from any step."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,33 +9,33 @@ import torch
 
 
 class Draw(NamedTuple):
-    """A picture, and the seed of whatever is done to it at random."""
+    """Index of a picture, and the seed of its random augmentation."""
 
     index: int
     seed: int
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed for one thing from a seed for all and what the thing is; any change of a part makes another."""
+    """A seed from several parts, such as the seed of a run and a purpose; any change of a part changes it."""
     digest = hashlib.sha256(repr(parts).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1  # 63 bits: every generator takes it
+    return int.from_bytes(digest[:8], "big") >> 1  # 63 bits, which every generator accepts
 
 
 @dataclass(frozen=True)
 class Order:
-    """The order in which pictures train.
+    """The order of training pictures.
 
-    An epoch is one shuffle of all of them, cut into global batches; what does not fill the last is left to other
-    epochs. A process takes its part of each global batch, so that the batch is the same however many share it.
+    An epoch is a shuffle of all pictures, divided into global batches; an incomplete last batch is dropped. A process
+    takes its part of each global batch, so that the batch does not depend on the number of processes.
 
     Args:
-        count: pictures.
-        batch: of one process.
-        seed: of the whole run.
-        repeats: copies of a picture, each changed by chance in its own way (repeated augmentation). They come in turn
-            with those of another picture, so that neighbours, which are mixed with each other, are never copies of
-            one. An epoch has as many batches as without, and goes through a share of the pictures.
-        rank, world: this process, and how many there are.
+        count: number of pictures.
+        batch: batch size of one process.
+        seed: random seed of the run.
+        repeats: number of differently augmented copies of each picture (repeated augmentation). The copies of two
+            pictures alternate, so that neighbours, which are mixed with each other, are never copies of one picture.
+            The number of batches of an epoch is the same, so it uses only a part of the pictures.
+        rank, world: index of this process, and number of processes.
     """
 
     count: int
@@ -58,7 +58,7 @@ class Order:
 
     @property
     def steps(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches of an epoch."""
         return self.count // (self.batch * self.world)
 
     def batches(self, start: int, stop: int) -> Iterator[list[Draw]]:
@@ -75,7 +75,7 @@ class Order:
                 ]
 
     def _number(self, place: int) -> int:
-        """Which picture of the shuffled ones is at a place: two in turn, until both have all their copies."""
+        """Index in the shuffle for a place in the epoch: two pictures alternate until both have all their copies."""
         return 2 * (place // (2 * self.repeats)) + place % 2
 
     def epoch(self, number: int) -> list[list[Draw]]:

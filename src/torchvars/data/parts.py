@@ -1,4 +1,4 @@
-"""Parts of a source: what is held out of it, and so many of its pictures."""
+"""Parts of a source: held-out pictures, and a limited number of pictures."""
 
 from collections.abc import Callable
 
@@ -8,11 +8,11 @@ from .targets import Target
 
 
 class Part(Source):
-    """Some pictures of a source, under their names there.
+    """A part of the pictures of a source, with the same identities.
 
     Args:
-        keep: identity -> whether it is one of them.
-        class_of: identity -> name of its class; else they are as in the source, all of them.
+        keep: identity -> whether the picture is in the part.
+        class_of: identity -> name of its class; by default the classes are those of the source.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ def held_out_tenth(source: Source, split: str) -> Part:
 
 
 def limited(source: Source, limit: int | None) -> Source:
-    """So many pictures of a source, drawn by their names: always the same, whatever else is there."""
+    """A limited number of pictures of a source, chosen by hashes of their names, so always the same."""
     if limit is None or limit >= len(source):
         return source
     if limit < 1:
@@ -57,5 +57,5 @@ def limited(source: Source, limit: int | None) -> Source:
 
 
 def is_held_out(identity: str, share: float = 0.1) -> bool:
-    """Whether a picture is among those held out, by its name: a larger share, in tenths, holds the smaller ones."""
+    """Whether a picture is held out, by a hash of its name. A larger share, in tenths, includes smaller ones."""
     return derive_seed("held out", identity) % 10 < round(10 * share)

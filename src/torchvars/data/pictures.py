@@ -19,7 +19,7 @@ from .order import Draw
 from .sources import Source
 from .targets import Target
 
-# What Pillow raises of broken files; a header that is garbage may promise a picture of any size.
+# Errors of Pillow for broken files; an invalid header may contain any size.
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 
@@ -28,12 +28,12 @@ class Sample(NamedTuple):
 
     pixels: Tensor  # (3, H, W) in [0, 1], or as the transform makes them
     target: Target
-    identity: str  # of the picture drawn, also if another had to take its place
-    problem: str  # why the picture drawn could not be read; empty if it could
+    identity: str  # of the drawn picture, also if another one takes its place
+    problem: str  # why the drawn picture could not be read; empty if it could
 
 
 class Batch(NamedTuple):
-    """Pictures of one step."""
+    """A batch of pictures."""
 
     pixels: Tensor  # (B, 3, H, W) in [0, 1], or as the transform makes them
     targets: Sequence[Target]
@@ -47,15 +47,15 @@ class Batch(NamedTuple):
 
 
 class Pictures(Dataset):
-    """Pictures of a source under a transform: draw -> sample.
+    """Pictures of a source with a transform: draw -> sample.
 
-    Chance in the transform comes from the draw alone, not from the worker it happens to be in. A picture that cannot be
-    read is told of, and another takes its place: the next in the source that can.
+    The randomness of the transform depends on the draw only, not on the worker. A picture that cannot be read is
+    reported in the sample, and the next readable one of the source takes its place.
 
     Args:
-        source: where they come from.
-        transform: PIL image in RGB -> pixels (3, H, W) in [0, 1]. Where targets have a place in the picture it is a
-            `Shown`, whose geometry acts on them too.
+        source: source of the pictures.
+        transform: PIL image in RGB -> pixels (3, H, W) in [0, 1]. For masks and points it must be a `Shown`, whose
+            geometry is applied to them too.
     """
 
     def __init__(self, source: Source, transform: Callable[[Image.Image], Tensor]):
@@ -77,10 +77,10 @@ class Pictures(Dataset):
         return Sample(pixels, target, self.source.identities[draw.index], problem)
 
     def readable(self, first: int = 0) -> tuple[int, Image.Image, str]:
-        """The first picture from there on that can be read: its index, itself, and why the one asked for could not.
+        """The first readable picture from an index on: its index, the picture, and why the first one is unreadable.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no picture can be read.
         """
         problem = ""
         for offset in range(len(self.source)):
@@ -93,7 +93,7 @@ class Pictures(Dataset):
 
 
 class seeded:
-    """A context in which Python, NumPy and PyTorch draw from a seed; they go on as before it afterwards."""
+    """A context that seeds Python, NumPy and PyTorch, and restores their random states afterwards."""
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -101,8 +101,8 @@ class seeded:
     def __enter__(self) -> None:
         self.before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
         random.seed(self.seed)
-        np.random.seed(self.seed % 2**32)  # noqa: NPY002 (timm's transforms draw from it)
-        torch.default_generator.manual_seed(self.seed)  # torch.manual_seed would also seed every GPU, for good
+        np.random.seed(self.seed % 2**32)  # noqa: NPY002 (used by timm's transforms)
+        torch.default_generator.manual_seed(self.seed)  # torch.manual_seed would also seed all GPUs
 
     def __exit__(self, *_) -> None:
         random.setstate(self.before[0])
@@ -112,12 +112,12 @@ class seeded:
 
 @dataclass(frozen=True)
 class Shown:
-    """How a model is shown stored pictures when it is judged: an image -> (3, size, size) of 8 bit, by `centred`."""
+    """The transform of evaluation, by `centred`: an image -> (3, size, size) in 8 bit."""
 
     size: int
 
     def geometry(self, width: int, height: int) -> Geometry:
-        """Where the pixels of a picture of that size go."""
+        """The geometry of the transform for a picture of some size."""
         return centred(width, height, self.size)
 
     def __call__(self, image: Image.Image) -> Tensor:
@@ -126,13 +126,13 @@ class Shown:
 
 @dataclass(frozen=True)
 class Whole(Shown):
-    """The whole of a stored picture, resized to a square, bicubic; its target stays as it is stored.
+    """A transform of the whole picture to a square, bicubic; the target is not transformed.
 
-    For what is found at places in the picture: it is put back to the size of the picture before it is judged.
+    For predictions at places in the picture, which are resized to the stored picture before they are evaluated.
     """
 
     def geometry(self, width: int, height: int) -> Geometry:
-        """Of the target: the picture as it is stored."""
+        """The geometry of the target, which stays as it is stored."""
         return Geometry((width, height), (width, height), (0, 0), (width, height))
 
     def __call__(self, image: Image.Image) -> Tensor:
@@ -153,45 +153,47 @@ ENDING = {signal.SIGINT, signal.SIGTERM}
 
 
 class Reading(DataLoader):
-    """Processes that read pictures, and leave it to their parent to end them.
+    """A data loader whose worker processes are stopped by their parent only.
 
-    A terminal tells Ctrl-C to every process of a command, and a scheduler SIGTERM; they are to go when the parent does,
-    which may still need their pictures.
+    Ctrl-C in a terminal, or SIGTERM of a scheduler, reaches every process of a command; workers ignore it, since the
+    parent may still need their pictures.
     """
 
     def __iter__(self):
         if not hasattr(signal, "sigwaitinfo"):
             return super().__iter__()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # so that they are blocked from their first moment on
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # so that workers block them from the beginning
         try:
             return super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _leave_ending_to_the_parent(worker: int) -> None:
+def _ignore_signals_of_others(worker: int) -> None:
     if hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # again: a process that was not forked does not inherit it
-        threading.Thread(target=_end_when_told_by, args=(os.getppid(),), daemon=True).start()
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, ENDING
+        )  # again, since a process that was not forked does not inherit it
+        threading.Thread(target=_end_on_signal_of, args=(os.getppid(),), daemon=True).start()
 
 
-def _end_when_told_by(process: int) -> None:
+def _end_on_signal_of(process: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != process:
         pass
     os._exit(0)
 
 
 def most_workers() -> int:
-    """The most processes that read pictures here: four for each CPU that this process may use, and never fewer than 16.
+    """Maximum number of data loading processes: four for each CPU of this process, and at least 16.
 
-    Those that wait for a network drive keep no CPU busy, but a thousand of them take all memory before the first
+    Processes that wait for a network drive use no CPU, but a thousand of them exhaust the memory before the first
     picture is read.
     """
     return max(16, 4 * _cpus())
 
 
 def check_workers(workers: int) -> None:
-    """A ValueError if so many processes cannot read pictures here."""
+    """Raises a ValueError if the number of data loading processes is too large."""
     if not 0 <= workers <= most_workers():
         raise ValueError(
             f"workers must be from 0 to {most_workers()}, got {workers}: they are processes that read pictures, and "
@@ -204,15 +206,15 @@ def _cpus() -> int:
 
 
 def load(pictures: Pictures, batches: Iterable[list[Draw]], workers: int = 0) -> Iterable[Batch]:
-    """Batches in the order given, made by so many processes beside this one."""
+    """Loads batches in a given order, in worker processes."""
     check_workers(workers)
-    pictures.readable()  # if none is, it is said here plainly, and not by another process
+    pictures.readable()  # raises an error here, not in a worker, if no picture is readable
     return Reading(
         pictures,
         batch_sampler=batches,
         num_workers=workers,
         collate_fn=collate,
-        worker_init_fn=_leave_ending_to_the_parent,
+        worker_init_fn=_ignore_signals_of_others,
         prefetch_factor=4 if workers else None,
-        generator=torch.Generator(),  # its seed for the workers is not to come from the generator of all
+        generator=torch.Generator(),  # so that seeds of workers are not drawn from the global generator
     )

@@ -1,4 +1,4 @@
-"""Pictures with a mask of the objects in them, in the layout of PASCAL VOC."""
+"""Pictures with masks of objects, in the layout of PASCAL VOC."""
 
 import io
 from pathlib import Path
@@ -11,7 +11,7 @@ from .sources import Source
 from .targets import Mask
 
 VOID = 255
-"""The label of pixels that are of no class, such as the outlines of objects."""
+"""Label of pixels without a class, such as the outlines of objects."""
 
 
 class Segmented(Source):
@@ -43,15 +43,15 @@ class Segmented(Source):
 
 
 def open_segmented(path: str | Path, split: str = "val") -> Segmented:
-    """The pictures of a split of a data set in the layout of PASCAL VOC.
+    """Opens the pictures of a split of a data set in the layout of PASCAL VOC.
 
     Args:
-        path: a folder or a plain tar; VOCdevkit/VOC2012 may be around it.
-        split: name of a list in ImageSets/Segmentation. Without such a folder all pictures with a mask are taken.
+        path: folder or plain tar, also one that contains VOCdevkit/VOC2012.
+        split: name of a list in ImageSets/Segmentation. Without such a folder all pictures with a mask are used.
 
     Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: it has another layout, or pictures of the list are missing.
+        FileNotFoundError: the path does not exist.
+        ValueError: the layout is another, or pictures of the list are missing.
     """
     files = Files(path, "SegmentationClass")
     pictures, masks = files.pictures("JPEGImages"), files.pictures("SegmentationClass")

@@ -1,7 +1,7 @@
-"""Webdataset shards: tars in which <key>.jpg lies beside <key>.cls, read at random where they lie.
+"""Webdataset shards: tars of <key>.jpg and <key>.cls, read in random order without unpacking.
 
-Each shard is gone through once, header by header, when it is opened. From then on it is a source like any other: a run
-over it can be shared, interrupted and resumed to the bit.
+The headers of each shard are read once, when it is opened. Then it is a source like any other: a run on it can be
+distributed, interrupted and resumed exactly.
 """
 
 import json
@@ -27,21 +27,21 @@ from .sources import (
     tar_members,
 )
 
-# If a sample has several pictures, such as a photograph and its mask, the first of these is meant: as in timm.
+# If a sample has several pictures, such as a photograph and its mask, the first of these is used, as in timm.
 PICTURES = list(dict.fromkeys(["jpg", "png", "webp", *(extension[1:] for extension in sorted(EXTENSIONS))]))
 INFO = ("_info.json", "info.json")  # timm's list of shards
 CLASS_NAMES = "classnames.txt"  # a line each, that of label 0 first
 OCTAL = re.compile(rb"[0-7]+").fullmatch
-THREADS = 4  # they wait for the disk; more would only wait for each other
+THREADS = 4  # they wait for the disk; more would not be faster
 
 
 class Shards(Source):
-    """Pictures in shards, in the order of the shards given and, within one, of its members.
+    """Pictures in shards, in the order of the shards and of their members.
 
     Args:
-        folder: of the shards.
-        shards: their paths below it. A picture goes by <shard>/<member>.
-        class_names: of the labels 0, 1, ...; None names each label that is found by its number.
+        folder: folder of the shards.
+        shards: paths of the shards below it. A picture is identified by <shard>/<member>.
+        class_names: names of the labels 0, 1, ...; if None, the labels that occur are named by their numbers.
     """
 
     def __init__(self, folder: Path, shards: list[str], class_names: list[str] | None):
@@ -56,7 +56,7 @@ class Shards(Source):
             raise ValueError(f"{name} holds no pictures: expected <key>.jpg and <key>.cls for each")
         numbers = [number for index in indices for number in index.labels]
         super().__init__(name, identities, *_name_classes(numbers, class_names, identities, name))
-        # Arrays, not lists: processes that read share their memory with the one that made them.
+        # Arrays, not lists, since worker processes share their memory.
         self.places = np.concatenate([index.places for index in indices])
         self.shard_of = np.repeat(np.arange(len(shards)), [len(index.names) for index in indices])
 
@@ -64,13 +64,13 @@ class Shards(Source):
         return {str(shard.resolve()) for shard in self.shards}
 
     def read(self, index: int) -> bytes:
-        # To keep shards open would save 10 us a picture, and need as many open files as there are shards.
+        # Keeping shards open would save 10 us per picture, but need an open file for each shard.
         begin, size = self.places[index].tolist()
         return read_part(self.shards[self.shard_of[index]], begin, size, self.identities[index])
 
 
 def open_shards(folder: Path, split: str) -> Shards:
-    """The shards of a split in a folder, and the names of their classes if there is a classnames.txt."""
+    """Opens the shards of a split in a folder, with names of classes if there is a classnames.txt."""
     if not folder.is_dir():
         found = "it is a file" if folder.exists() else "there is none"
         raise FileNotFoundError(f"no folder of shards at {folder}: {found}. Name the folder that holds the tars")
@@ -84,8 +84,8 @@ def open_shards(folder: Path, split: str) -> Shards:
 def find_shards(folder: Path, split: str) -> list[str]:
     """The shards of a split, sorted, as paths below the folder.
 
-    They are those that an _info.json lists; without one, those with a name of the split as a word in their own name or
-    in that of their folder: imagenet-train-0001.tar, val/0001.tar. If none has such a word, they are all there are.
+    They are those listed in an _info.json; without one, those with a name of the split as a word in their own name or
+    in that of their folder: imagenet-train-0001.tar, val/0001.tar. If none has such a word, all shards are used.
     """
     if listed := [folder / name for name in INFO if (folder / name).is_file()]:
         shards = _listed(listed[0], split)
@@ -144,26 +144,26 @@ def _named(folder: Path, split: str) -> list[str]:
 
 
 def _words(name: str) -> set[str]:
-    """cifarTrain_012/a-1.tar -> cifar, train, a, tar."""
+    """Words of a name: cifarTrain_012/a-1.tar -> cifar, train, a, tar."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
 
 
-# What is in a shard
+# Contents of a shard
 
 
 class Index(NamedTuple):
     """The pictures of a shard, in the order of its members."""
 
     names: list[str]
-    places: np.ndarray  # (pictures, 2): where the bytes of each begin, and how many they are
+    places: np.ndarray  # (pictures, 2): offset and number of bytes of each
     labels: list[int]
 
 
 def index_shard(path: Path) -> Index:
-    """Where the pictures in a shard are, and the labels beside them.
+    """The places and labels of the pictures in a shard.
 
     A sample is all files of one key: their path up to the first dot of the file's name. Files that are neither pictures
-    nor labels are passed over.
+    nor labels are ignored.
     """
     samples: dict[str, dict[str, Member]] = {}
     for member in scan(path):
@@ -177,10 +177,10 @@ def index_shard(path: Path) -> Index:
             if kind in parts:
                 raise ValueError(f"{path} has {member[0]} twice: a key is to be that of one sample; write it anew")
             parts[kind] = member
-    found = [next((parts[kind] for kind in PICTURES if kind in parts), None) for parts in samples.values()]
+    chosen = [next((parts[kind] for kind in PICTURES if kind in parts), None) for parts in samples.values()]
     for what, lacking in (
         (".cls with its label", [key for key, parts in samples.items() if "cls" not in parts]),
-        ("picture", [key for key, picture in zip(samples, found, strict=True) if picture is None]),
+        ("picture", [key for key, picture in zip(samples, chosen, strict=True) if picture is None]),
     ):
         if lacking:
             raise ValueError(
@@ -188,15 +188,15 @@ def index_shard(path: Path) -> Index:
                 f"expected <key>.cls and <key>.jpg, or another of {', '.join(PICTURES)}"
             )
     labels = _read_labels(path, [parts["cls"] for parts in samples.values()])
-    pictures = [picture for picture in found if picture is not None]
+    pictures = [picture for picture in chosen if picture is not None]
     places = np.array([picture[1:] for picture in pictures], dtype=np.int64).reshape(-1, 2)
     return Index([picture[0] for picture in pictures], places, labels)
 
 
 def scan(path: Path) -> list[Member]:
-    """What `tar_members` gives, several times as fast: of the plainest tars only the headers are looked at.
+    """The same as `tar_members`, several times as fast for simple tars, of which only the headers are read.
 
-    Everything else is left to `tar_members`: long names, files beyond 8 GiB, links, other formats, and broken tars.
+    All others are passed to `tar_members`: long names, files beyond 8 GiB, links, other formats, and broken tars.
     """
     members, headers, position = [], [], 0
     with path.open("rb", buffering=0) as file:
@@ -220,7 +220,7 @@ def scan(path: Path) -> list[Member]:
 
 
 def _sums_are_right(headers: list[bytes]) -> bool:
-    """Whether each header says what the sum of its bytes is, those that say it taken for blanks. All at once: fast."""
+    """Whether the checksum of each header is right; bytes of the checksum count as blanks. Computed all at once."""
     stated = [header[148:156].strip(b"\0 ") for header in headers]
     if not all(map(OCTAL, stated)):
         return False
@@ -235,7 +235,7 @@ def _read(file, position: int, size: int) -> bytes:
 
 
 def _idle(records: bytes) -> bool:
-    """Whether a header of pax, lines of "<length> <key>=<value>", tells only times and owners of the file after it."""
+    """Whether a pax header, lines of "<length> <key>=<value>", only has times and owners of the next file."""
     keys = {line.partition(b"=")[0].partition(b" ")[2] for line in records.splitlines()}
     return keys <= {b"atime", b"ctime", b"mtime", b"uid", b"gid", b"uname", b"gname"}
 
@@ -257,7 +257,7 @@ def _read_labels(path: Path, members: Iterable[Member]) -> list[int]:
 def _name_classes(
     numbers: list[int], names: list[str] | None, identities: list[str], where: str
 ) -> tuple[list[str], list[int]]:
-    """The names of the classes, and the class of each picture as an index into them."""
+    """Names of the classes, and the class of each picture as an index into them."""
     found = sorted(set(numbers))
     most = found[-1] if names is None else len(names) - 1
     for wrong in (number for number in found if not 0 <= number <= most):

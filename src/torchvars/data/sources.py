@@ -1,4 +1,4 @@
-"""Labelled pictures as they are stored: what any store has to tell, folders, and tars read without unpacking."""
+"""Sources of labelled pictures: the base class, folders, and tars, which are read without unpacking."""
 
 import io
 import os
@@ -19,7 +19,7 @@ EXTENSIONS = {".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", 
 SPLITS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "eval", "test")}
 
 Member = tuple[str, int, int]
-"""A file in a tar: its name, where its bytes begin, and how many they are."""
+"""A file in a tar: name, offset and number of bytes."""
 
 T = TypeVar("T")
 
@@ -28,11 +28,11 @@ class Source(ABC):
     """Pictures with a class each, in an order that does not depend on the machine.
 
     Attributes:
-        name: what it is, for messages.
-        identities: what each picture is called, no two the same, in characters that can be printed: in folders its
-            path below that of the split, <class>/.../<file>.
-        classes: their names.
-        labels: the class of each picture, an index into `classes`.
+        name: name for messages.
+        identities: unique printable name of each picture: in folders its path below that of the split,
+            <class>/.../<file>.
+        classes: names of the classes.
+        labels: class of each picture, an index into `classes`.
     """
 
     def __init__(self, name: str, identities: list[str], classes: list[str], labels: list[int]):
@@ -42,20 +42,20 @@ class Source(ABC):
         return len(self.identities)
 
     def stores(self) -> set[str]:
-        """The folders, tars or shards in which the pictures lie: two sources with one in common share pictures."""
+        """Folders, tars or shards of the pictures: two sources with one in common share pictures."""
         return {self.name}
 
     def target(self, index: int) -> Target:
-        """What is right of one picture: its class, unless a source has something else."""
+        """The target of one picture: its class, unless the source has other targets."""
         return int(self.labels[index])
 
     def origin(self, index: int) -> tuple["Source", int]:
-        """The source that has this very picture and target, and its index there: a part has none of its own."""
+        """The source that stores a picture and its target, and its index there: for a part, the whole source."""
         return self, index
 
     @abstractmethod
     def read(self, index: int) -> bytes:
-        """The file of one picture."""
+        """The bytes of the file of one picture."""
 
     def open(self, index: int) -> Image.Image:
         """One picture, in RGB."""
@@ -63,16 +63,16 @@ class Source(ABC):
 
 
 def decode(content: bytes) -> Image.Image:
-    """The bytes of a file as a picture in RGB."""
+    """Decodes the bytes of a file to a picture in RGB."""
     try:
         with Image.open(io.BytesIO(content)) as image:
             return to_rgb(image)
-    except UnidentifiedImageError as error:  # whose own words name a place in memory
+    except UnidentifiedImageError as error:  # whose message contains a memory address
         raise UnidentifiedImageError(f"its {len(content)} bytes are no picture") from error
 
 
 class Folder(Source):
-    """<folder>/<class>/.../<picture>. Names that begin with a dot are passed over."""
+    """Pictures in <folder>/<class>/.../<picture>. Names that begin with a dot are ignored."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -82,7 +82,7 @@ class Folder(Source):
         self.paths = {identity: path for identity, path in paths.items() if identity != path}
         super().__init__(str(folder), *_classes_by_folder(list(paths)))
         _check_classes(str(folder), {printable(name) for name in found.folders}, self.classes)
-        _told(folder, found)
+        _warn_of_links(folder, found)
 
     def stores(self) -> set[str]:
         return {str((self.folder / name).resolve()) for name in self.classes}
@@ -93,13 +93,13 @@ class Folder(Source):
 
 
 class Found:
-    """What is in a folder, with links followed: paths below it.
+    """Paths below a folder, with links followed.
 
     Attributes:
-        pictures: files by their extension, also if they cannot be read.
-        folders: those that may be classes.
-        special: what has the name of a picture and is no file: to open a pipe would be to wait for ever.
-        loops: links to a folder that they are in.
+        pictures: files with the extension of a picture, also if they cannot be read.
+        folders: folders that may be classes.
+        special: pipes and devices with the extension of a picture: opening a pipe would block.
+        loops: links to a folder around them.
     """
 
     def __init__(self, folder: Path):
@@ -122,16 +122,16 @@ class Found:
             if entry.is_dir():
                 self._walk(entry.path, f"{prefix}{entry.name}/", [*around, here])
             elif PurePosixPath(entry.name).suffix.lower() in EXTENSIONS:
-                is_picture = entry.is_file() or not os.path.exists(entry.path)  # a dead link is one that is lost
+                is_picture = entry.is_file() or not os.path.exists(entry.path)  # a broken link is a missing picture
                 (self.pictures if is_picture else self.special).append(prefix + entry.name)
 
 
 def pictures_below(folder: Path) -> list[str]:
-    """Paths of the pictures below a folder, however deep; warns of what is left out."""
-    return _told(folder, Found(folder)).pictures
+    """Paths of the pictures below a folder, at any depth; warns of those that are left out."""
+    return _warn_of_links(folder, Found(folder)).pictures
 
 
-def _told(folder: Path, found: Found) -> Found:
+def _warn_of_links(folder: Path, found: Found) -> Found:
     warn_of(str(folder), "are neither pictures nor links to any (pipes, sockets or devices)", found.special)
     warn_of(str(folder), "lead back to a folder around them", found.loops)
     return found
@@ -143,35 +143,35 @@ def _inode(path: str | Path) -> tuple[int, int]:
 
 
 def printable(name: str) -> str:
-    """A name with the bytes of it that are no UTF-8 written out, such as caf\\xe9.png."""
+    """A name in which bytes that are not UTF-8 are escaped, such as caf\\xe9.png."""
     return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def by_identity(where: str, pictures: dict[str, T]) -> dict[str, T]:
-    """What is known of pictures by their paths, by their identities instead; a ValueError if two have the same."""
-    named = {printable(path): known for path, known in pictures.items()}
+    """A dict by identities from a dict by paths of pictures. Raises a ValueError if two have the same identity."""
+    named = {printable(path): value for path, value in pictures.items()}
     if len(named) < len(pictures):
-        raise ValueError(f"two pictures in {where} differ only in bytes that are no UTF-8: rename one of them")
+        raise ValueError(f"two pictures in {where} differ only in bytes that are not UTF-8: rename one of them")
     return named
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a file or a folder around it begins with a dot, as those that systems leave behind: ._1.jpg, .Trash."""
+    """Whether a file or a folder around it begins with a dot, as files of the system do: ._1.jpg, .Trash."""
     return any(part.startswith(".") for part in PurePosixPath(path).parts)
 
 
 def warn_of(where: str, what: str, names: Iterable[str]) -> None:
-    """Warns of what is left out."""
+    """Warns of pictures that are left out."""
     if names := sorted(map(printable, names)):
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        warnings.warn(f"left out of {where}, for they {what}: {', '.join(names[:3])}{more}", stacklevel=2)
+        warnings.warn(f"left out of {where} because they {what}: {', '.join(names[:3])}{more}", stacklevel=2)
 
 
 class Tar(Source):
-    """The same in a tar that is not compressed; pictures are read where they lie."""
+    """Pictures in an uncompressed tar, which are read without unpacking."""
 
     def __init__(self, file: Path, places: dict[str, tuple[int, int]], name: str):
-        self.file, self.places = file, places  # identity -> where its bytes begin, and how many they are
+        self.file, self.places = file, places  # identity -> offset and number of bytes
         super().__init__(name, *_classes_by_folder(list(places)))
 
     def read(self, index: int) -> bytes:
@@ -180,25 +180,25 @@ class Tar(Source):
 
 
 def open_source(path: str | Path, split: str) -> Source:
-    """The pictures of a split, "train" or "val".
+    """Opens the pictures of a split, "train" or "val".
 
-    The split may go by its other names (validation, test, ...). Classes without a folder for the split around them are
-    taken for all there is, whatever the split.
+    The folder of the split may have another usual name (validation, test, ...). Without folders of splits, all pictures
+    are in each split.
 
     Args:
-        path: a folder or a tar that holds <split>/<class>/<picture>; or, in timm's words, wds/FOLDER for a folder of
+        path: a folder or a tar of <split>/<class>/<picture>; or, in timm's notation, wds/FOLDER for a folder of
             webdataset shards and hfds/NAME for a data set of Hugging Face, by its name or its folder.
         split: "train" or "val".
 
     Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: it holds no pictures with a class each; says what was found.
+        FileNotFoundError: the path does not exist.
+        ValueError: it holds no pictures with classes; the message says what was found.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     word, place = split_words(path)
     if word == "wds":
-        from .shards import open_shards  # only now: it builds on what is here
+        from .shards import open_shards  # here, since it imports this module
 
         return open_shards(Path(place), split)
     if word == "hfds":
@@ -217,7 +217,7 @@ def open_source(path: str | Path, split: str) -> Source:
 
 
 def absolute(path: str | Path) -> str:
-    """The same pictures for `open_source`, whatever the working directory then is."""
+    """The absolute path of pictures, as `open_source` takes it."""
     word, place = split_words(path)
     if word == "hfds" and not Path(place).exists():
         return str(path)  # a name on the hub
@@ -225,9 +225,9 @@ def absolute(path: str | Path) -> str:
 
 
 def split_words(path: str | Path) -> tuple[str, str]:
-    """wds/FOLDER and hfds/NAME in two; the first is empty for what is simply a path, such as ./wds/FOLDER.
+    """wds/FOLDER or hfds/NAME split in two; the first part is empty for an ordinary path, such as ./wds/FOLDER.
 
-    A path that begins with ~ is one in the home folder: shells put it in only where a word begins.
+    A ~ at the beginning of the path is the home folder: shells expand it only at the beginning of a word.
     """
     word, slash, place = str(path).partition("/")
     word, place = (word, place) if slash and word in ("hfds", "wds") else ("", str(path))
@@ -241,7 +241,7 @@ def _folder_of_split(folder: Path, split: str) -> Path:
 
 
 def choose_split(present: set[str], split: str, where: str, expected: str = "a folder") -> str | None:
-    """Which of the names present is that of a split; None if none of them is that of any."""
+    """The name of a split among those present; None if none is the name of any split."""
     chosen = next((name for name in SPLITS[split] if name in present), None)
     others = sorted(present.intersection(all_splits()))
     if chosen is None and others:
@@ -253,9 +253,9 @@ def choose_split(present: set[str], split: str, where: str, expected: str = "a f
 
 
 def tar_members(path: Path) -> list[Member]:
-    """The files in a tar that is neither compressed nor cut off; a ValueError if it is.
+    """The files in a tar. Raises a ValueError if it is compressed or truncated.
 
-    Links are files that have the bytes of those they lead to.
+    Links are files with the bytes of their targets.
     """
     members, links, special = [], {}, []
     try:
@@ -269,7 +269,7 @@ def tar_members(path: Path) -> list[Member]:
                     links[member.name] = posixpath.join(posixpath.dirname(member.name), member.linkname)
                 elif not member.isdir():
                     special.append(member.name)
-            # A tar that is cut off between two files looks whole, but for the block of zeros that ends one.
+            # A tar that is truncated between two files only lacks the block of zeros at the end.
             archive.fileobj.seek(archive.offset)
             if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                 raise tarfile.ReadError(f"cut off after {len(members)} files")
@@ -285,13 +285,13 @@ def tar_members(path: Path) -> list[Member]:
 
 
 def _follow(links: dict[str, str], members: list[Member]) -> tuple[list[Member], list[str]]:
-    """Links in a tar as files, and those that lead to none."""
+    """Links in a tar as files, and those without a target."""
     targets = {posixpath.normpath(name): posixpath.normpath(target) for name, target in links.items()}
     places = {posixpath.normpath(name): (begin, size) for name, begin, size in members}
     found, lost = [], []
     for name in links:
         target = posixpath.normpath(name)
-        for _ in links:  # as many as one can lead to another without going round
+        for _ in links:  # at most as many steps as there are links
             if target not in targets:
                 break
             target = targets[target]
@@ -303,7 +303,7 @@ def _follow(links: dict[str, str], members: list[Member]) -> tuple[list[Member],
 
 
 def read_part(path: Path, begin: int, size: int, name: str) -> bytes:
-    """So many bytes of a file from there on, which are called so; an OSError if it has fewer."""
+    """Bytes of a file from an offset on, with a name for messages. Raises an OSError if the file is too short."""
     with path.open("rb") as file:
         file.seek(begin)
         content = file.read(size)
@@ -337,7 +337,7 @@ def _open_tar(path: Path, split: str) -> Tar:
 
 
 def _classes_by_folder(identities: list[str]) -> tuple[list[str], list[str], list[int]]:
-    """Of <class>/.../<file>: these sorted, the names of the classes sorted, and the class of each."""
+    """Sorted identities <class>/.../<file>, sorted names of classes, and the class of each identity."""
     identities = sorted(identities)
     names = [PurePosixPath(identity).parts[0] for identity in identities]
     classes = sorted(set(names))
@@ -350,7 +350,7 @@ def all_splits() -> set[str]:
 
 
 def _check_classes(where: str, folders: set[str], classes: list[str]) -> None:
-    """A ValueError if a folder that should be a class has no pictures."""
+    """Raises a ValueError if a folder that should be a class has no pictures."""
     if empty := sorted(folders.difference(classes)):
         raise ValueError(
             f"{len(empty)} of the {len(empty) + len(classes)} classes of {where} have no pictures, such as {empty[0]}: "

@@ -1,4 +1,4 @@
-"""What is right of a picture: its class, a mask of it, or points in it."""
+"""Targets of a picture: its class, a mask, or points."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ from ..models.geometry import Geometry
 
 @dataclass(frozen=True)
 class Mask:
-    """A label for each pixel of a picture: (H, W), whole numbers."""
+    """A mask: a label for each pixel of a picture, whole numbers (H, W)."""
 
     labels: np.ndarray
 
     def moved(self, geometry: Geometry) -> "Mask":
-        """As the picture is shown.
+        """The mask with the geometry of the preprocessed picture.
 
         Raises:
-            ValueError: it is of another size than the picture.
+            ValueError: its size is not that of the picture.
         """
         height, width = self.labels.shape
         if (width, height) != geometry.before:
@@ -30,12 +30,12 @@ class Mask:
 
 @dataclass(frozen=True)
 class Points:
-    """Places in a picture.
+    """Points in a picture.
 
     Attributes:
         places: (N, 2), from the left and the top, in pixels.
-        observers: the number of who looked there, (N,), where it is known.
-        size: width and height of the picture, where it is known.
+        observers: index of the observer of each point, (N,), if known.
+        size: width and height of the picture, if known.
     """
 
     places: np.ndarray
@@ -43,10 +43,10 @@ class Points:
     size: tuple[int, int] | None = None
 
     def moved(self, geometry: Geometry) -> "Points":
-        """As the picture is shown; those that are cut off are left out.
+        """The points with the geometry of the preprocessed picture; those outside of the crop are left out.
 
         Raises:
-            ValueError: one is outside the picture.
+            ValueError: a point is outside the picture.
         """
         outside = ((self.places < 0) | (self.places > geometry.before)).any(1)
         if outside.any():
@@ -59,4 +59,4 @@ class Points:
 
 
 Target = int | Mask | Points
-"""The class, an index into those of the source; or what has a place in the picture, and moves with it."""
+"""A class, as an index into those of the source, or a target that is transformed with the picture."""

@@ -1,4 +1,4 @@
-"""Pictures to learn from without labels: nested or flat, in classes or not."""
+"""Pictures for training without labels, in any folders."""
 
 from pathlib import Path, PurePosixPath
 
@@ -19,7 +19,7 @@ from .sources import (
 
 
 class Loose(Folder):
-    """All pictures below a folder, of no class: their labels are -1."""
+    """All pictures below a folder, without classes: their labels are -1."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -33,7 +33,7 @@ class Loose(Folder):
 
 
 class LooseTar(Tar):
-    """All pictures in a tar, of no class."""
+    """All pictures in a tar, without classes."""
 
     def __init__(self, file: Path):
         members = {name: (begin, size) for name, begin, size in tar_members(file)}
@@ -44,17 +44,17 @@ class LooseTar(Tar):
 
 
 def open_unlabelled(path: str | Path, split: str) -> Source:
-    """Pictures to learn from ("train") or to judge by ("val"), for which no labels are needed.
+    """Opens training ("train") or validation ("val") pictures, for which no labels are needed.
 
-    Where there are splits with classes, as for `open_source`, they are those, with their labels. Of all else a tenth,
-    one picture at least, is judged by and not learned from: always the same pictures.
+    If there are splits with classes, as for `open_source`, these are used, with their labels. Otherwise a tenth, at
+    least one picture, is for validation: always the same pictures.
 
     Args:
         path: as for `open_source`, or a folder or a tar with pictures anywhere in it.
         split: "train" or "val".
 
     Raises:
-        FileNotFoundError: nothing is there.
+        FileNotFoundError: the path does not exist.
         ValueError: it holds fewer than two pictures.
     """
     try:
@@ -73,9 +73,11 @@ def open_unlabelled(path: str | Path, split: str) -> Source:
             f"{path} holds {found}: expected two at least, one to learn from and one to judge by, each ending in "
             f"{', '.join(sorted(EXTENSIONS))}"
         )
-    by_chance = sorted(pictures.identities, key=lambda identity: derive_seed("held out", identity))
-    judged = set(by_chance[: max(1, len(pictures) // 10)])
-    return Part(pictures, f"{split} part of {pictures.name}", lambda identity: (identity in judged) == (split == "val"))
+    by_hash = sorted(pictures.identities, key=lambda identity: derive_seed("held out", identity))
+    validation = set(by_hash[: max(1, len(pictures) // 10)])
+    return Part(
+        pictures, f"{split} part of {pictures.name}", lambda identity: (identity in validation) == (split == "val")
+    )
 
 
 def _open_loose(path: str | Path) -> Source:

@@ -89,7 +89,7 @@ def exported(classifier: Classifier, kind: str, say: Callable[[str], object]) ->
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         size = own_size(classifier.model)
-        difference = export(classifier, path, "onnx", size, extend=partial(WithMaps, kind=kind), half=True, say=say)
+        difference = export(classifier, path, "onnx", size, extend=partial(WithMaps, kind=kind), half=True, report=say)
         return path.read_bytes(), difference
 
 

@@ -1,4 +1,4 @@
-"""Domain generalisation: one domain is left out of training after the other, and is what a model is judged by."""
+"""Domain generalisation: each domain in turn is left out of training, and the model is evaluated on it."""
 
 from .plan import Plan
 from .results import Generalization, Score

@@ -1,4 +1,4 @@
-"""A linear probe: logistic regression on the features of a model that is not trained further."""
+"""A linear probe: logistic regression on the features of a frozen model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from ..models import Classifier
 from ..models.head import linear_heads
 from ..scoring import Asked, Processes, score
 
-STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # of the penalty, from the simplest probe on
+STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # of the penalty, in decreasing order
 
 
 class Probe(NamedTuple):
@@ -28,7 +28,7 @@ class Probe(NamedTuple):
 
 
 def only_head(model: nn.Module) -> nn.Linear:
-    """The head of a model; a ValueError unless it is one linear layer."""
+    """The head of a model. Raises a ValueError unless it is one linear layer."""
     heads = linear_heads(model)
     if len(heads) > 1:
         raise ValueError(f"{type(model).__name__} has the heads {', '.join(heads)}: a linear probe needs a single one")
@@ -38,12 +38,12 @@ def only_head(model: nn.Module) -> nn.Linear:
 def features_of(
     classifier: Classifier, source: Source, size: int, processes: Processes, *, batch: int = 64, workers: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """What the head of a classifier is given for each picture (N, features), and which could not be read (N,)."""
+    """Inputs of the head of a classifier for all pictures (N, features), and which could not be read (N,)."""
     classifier = classifier.to(processes.device).eval()
 
-    def ask(asked: Asked) -> dict[str, Tensor]:
-        with seen(only_head(classifier.model)) as inputs:
-            classifier(asked.pixels)
+    def ask(batch: Asked) -> dict[str, Tensor]:
+        with inputs_of(only_head(classifier.model)) as inputs:
+            classifier(batch.pixels)
         return {"features": inputs[0].float().cpu()}
 
     scores = score(source, Shown(size), ask, None, processes, batch=batch, workers=workers)
@@ -51,10 +51,10 @@ def features_of(
 
 
 @contextmanager
-def seen(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """The inputs of a layer while it is within."""
+def inputs_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects the inputs of a layer whenever it runs."""
     inputs: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    hook = layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
     try:
         yield inputs
     finally:
@@ -64,14 +64,14 @@ def seen(layer: nn.Module) -> Iterator[list[Tensor]]:
 def fit(features: Tensor, labels: Tensor, classes: int, strength: float) -> Probe:
     """Minimises the mean cross-entropy plus strength / 2 times the squared norm of the weights.
 
-    The features (N, D) are first made to have mean 0 and deviation 1; the weights that are returned are for the
-    features as they are, the norm is that of the weights for the others.
+    The features (N, D) are standardised first, and the norm is that of the weights for standardised features; the
+    returned weights are for the original features.
     """
     features = features.double()
     mean, deviation = features.mean(0), features.std(0, correction=0)
     deviation = torch.where(
         deviation > 1e-9 * features.abs().amax(0), deviation, 1.0
-    )  # a constant feature says nothing
+    )  # constant features are not scaled
     inputs = (features - mean) / deviation
     weight = torch.zeros(classes, features.shape[1], dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
@@ -92,26 +92,26 @@ def fit(features: Tensor, labels: Tensor, classes: int, strength: float) -> Prob
 
 
 def choose(train: tuple[Tensor, Tensor], held_out: tuple[Tensor, Tensor], classes: int) -> Probe:
-    """The probe of the strength that is right most often on held-out features; of equals the strongest.
+    """The probe with the strength of the highest held-out accuracy; of equals the one with the largest strength.
 
     Args:
         train, held_out: features and labels.
     """
-    best, found = -1.0, None
+    best, chosen = -1.0, None
     for strength in STRENGTHS:
         probe = fit(*train, classes, strength)
         features, labels = held_out
         right = probe(features).argmax(-1) == labels
         if (accuracy := float(right.double().mean())) > best:
-            best, found = accuracy, probe
-    if found is None:
-        raise ValueError("no picture is held out that could be read, to choose the strength of a linear probe by")
-    return found
+            best, chosen = accuracy, probe
+    if chosen is None:
+        raise ValueError("no held-out picture could be read: the strength of a linear probe cannot be chosen")
+    return chosen
 
 
 @torch.no_grad()
 def set_head(model: nn.Module, probe: Probe) -> None:
-    """Gives the head of a model, which has as many classes, the weights of a probe."""
+    """Copies the weights of a probe into the head of a model with the same number of classes."""
     head = only_head(model)
     head.weight.copy_(probe.weight)
     head.bias.copy_(probe.bias)

@@ -1,4 +1,4 @@
-"""Results: scores, which pictures were recognised, and the file that keeps both."""
+"""Results: scores, which pictures were recognised, and the file of both."""
 
 import json
 import math
@@ -22,13 +22,13 @@ class Score:
     """One number of one run.
 
     Attributes:
-        target: the domain that was left out.
-        seed: of the run; None for a linear probe, which has none.
-        weights: "chosen" or "last" epoch, ", not averaged" behind it without the running average; "linear probe".
-        epoch: after which the weights were taken; None for a linear probe.
+        target: domain that was left out.
+        seed: seed of the run; None for a linear probe.
+        weights: "chosen" or "last" epoch, followed by ", not averaged" without the running average; or "linear probe".
+        epoch: epoch of the weights; None for a linear probe.
         metric: one of `METRICS`, in percent; the gap is source validation less target, in points.
         low, high: ends of the 95 % interval over pictures; None where there is none.
-        images: of how many pictures it is.
+        images: number of pictures.
     """
 
     target: str
@@ -44,13 +44,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Spread:
-    """A score over seeds.
+    """Mean and spread of a score over seeds.
 
     Attributes:
-        value: their mean.
-        deviation: their standard deviation (over n - 1); None for one seed.
+        value: mean over seeds.
+        deviation: standard deviation over seeds (n - 1); None for one seed.
         low, high: ends of the 95 % interval over pictures, of one seed; None for several.
-        seeds: how many.
+        seeds: number of seeds.
     """
 
     value: float
@@ -70,7 +70,7 @@ class Part:
     """The results of one run, or of one probe: its scores, and which pictures of the target were recognised.
 
     Attributes:
-        right: weights -> (N,), in the order of the names of the pictures; equal weights are there once.
+        right: weights -> (N,), in the order of the names of the pictures; equal weights are stored once.
     """
 
     target: str
@@ -97,7 +97,7 @@ class Part:
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_json(), indent=1) + "\n"
-        write_whole(path, lambda aside: aside.write_text(text))
+        write_whole(path, lambda temporary: temporary.write_text(text))
 
 
 @dataclass
@@ -106,11 +106,11 @@ class Generalization:
 
     Attributes:
         model: its name, architecture and the hash of its original weights.
-        asked: all settings that determine the numbers.
+        asked: settings that determine the numbers.
         domains: domain -> class -> number of pictures.
         pictures: domain -> hash of the names of its pictures.
         parts: the results of each run and probe.
-        notes: remarks that belong to the numbers.
+        notes: remarks on the numbers.
         environment: versions and the machine.
     """
 
@@ -133,20 +133,20 @@ class Generalization:
 
     @property
     def weights(self) -> list[str]:
-        """All names of weights of which there are scores."""
+        """Names of all weights that have scores."""
         return list(dict.fromkeys(score.weights for score in sorted(self.scores, key=_order)))
 
     def over_seeds(self, weights: str, metric: str, target: str | None = None) -> Spread | None:
-        """A score of one target, or its mean over all domains; None if it is not known of each of them.
+        """A score of one target, or its mean over all domains; None unless each of them has it.
 
-        Of the mean over domains the deviation is that of the means of each seed.
+        The deviation of the mean over domains is that of the means of each seed.
         """
         targets = self.domains if target is None else [target]
-        found: dict[int | None, dict[str, Score]] = {}
+        by_seed: dict[int | None, dict[str, Score]] = {}
         for score in self.scores:
             if (score.weights, score.metric) == (weights, metric) and score.target in targets:
-                found.setdefault(score.seed, {})[score.target] = score
-        whole = [list(each.values()) for each in found.values() if len(each) == len(targets)]
+                by_seed.setdefault(score.seed, {})[score.target] = score
+        whole = [list(each.values()) for each in by_seed.values() if len(each) == len(targets)]
         if not whole:
             return None
         means = [sum(score.value for score in scores) / len(scores) for scores in whole]
@@ -154,19 +154,19 @@ class Generalization:
         if len(means) > 1:
             deviation = math.sqrt(sum((value - mean) ** 2 for value in means) / (len(means) - 1))
             return Spread(mean, deviation, None, None, len(means))
-        known = [(score.low, score.high) for score in whole[0] if score.low is not None and score.high is not None]
-        if len(known) < len(whole[0]):
+        intervals = [(score.low, score.high) for score in whole[0] if score.low is not None and score.high is not None]
+        if len(intervals) < len(whole[0]):
             return Spread(mean, None, None, None, 1)
         if len(whole[0]) == 1:
             return Spread(mean, None, whole[0][0].low, whole[0][0].high, 1)
-        half = math.hypot(*((high - low) / 2 for low, high in known)) / len(targets)
+        half = math.hypot(*((high - low) / 2 for low, high in intervals)) / len(targets)
         return Spread(mean, None, mean - half, mean + half, 1)
 
     def write(self, path: Path) -> None:
-        """The whole file, or the one that was there before."""
+        """Writes the file as a whole: after an interruption the previous one is there."""
         content = {"torchvars_generalization": VERSION, **vars(self), "parts": [part.to_json() for part in self.parts]}
         text = json.dumps(content, indent=1) + "\n"
-        write_whole(path, lambda aside: aside.write_text(text))
+        write_whole(path, lambda temporary: temporary.write_text(text))
 
     @classmethod
     def read(cls, path: Path) -> "Generalization":
@@ -191,19 +191,19 @@ def is_generalization(path: str | Path) -> bool:
 
 
 def _order(score: Score) -> int:
-    known = (CHOSEN, CHOSEN + PLAIN, LAST, LAST + PLAIN, PROBE)
-    return known.index(score.weights)
+    order = (CHOSEN, CHOSEN + PLAIN, LAST, LAST + PLAIN, PROBE)
+    return order.index(score.weights)
 
 
 def read_parts(files: Iterable[Path]) -> list[Part]:
-    """Of those files that are there."""
+    """Results in those files that exist."""
     return [Part.from_json(json.loads(file.read_text())) for file in files if file.exists()]
 
 
 def paired(first: Generalization, second: Generalization, weights: str, target: str) -> np.ndarray | None:
-    """By how much more each picture of a target was recognised by the second, in the mean over seeds: (N,), points.
+    """Accuracy of the second less the first on each picture of a target, means over seeds: (N,), in points.
 
-    None unless both were tried on the same pictures.
+    None unless both were evaluated on the same pictures.
     """
     if first.pictures.get(target) is None or first.pictures.get(target) != second.pictures.get(target):
         return None

@@ -66,14 +66,14 @@ from .probe import choose, features_of, only_head, set_head
 from .results import CHOSEN, LAST, PLAIN, PROBE, Generalization, Part, Score, read_parts
 
 RESULTS, SCORES, FEATURES = "results.json", "scores.json", "features.safetensors"
-BATCH = 64  # pictures at a time, of evaluations
+BATCH = 64  # batch size of evaluations
 
 
 def generalize(plan: Plan) -> Generalization | signal.Signals:
-    """Runs a plan, or what is left of it.
+    """Runs a plan, or the rest of it.
 
     Returns:
-        the results; or the signal that stopped it before its end, after a checkpoint.
+        The results, or the signal that stopped it, after a checkpoint.
 
     Raises:
         ValueError: the pictures, the model or the settings do not fit; raised before anything is trained.
@@ -97,9 +97,9 @@ def generalize(plan: Plan) -> Generalization | signal.Signals:
         accelerator.wait_for_everyone()
         stopped_by = work.go()
         accelerator.wait_for_everyone()
-        found = stopped_by or work.results()
+        outcome = stopped_by or work.results()
     accelerator.end_training()
-    return found
+    return outcome
 
 
 @dataclass(frozen=True)
@@ -131,48 +131,48 @@ class Work:
         return None if self.plan.split_lists is None else read_split_lists(Path(self.plan.split_lists), self.source)
 
     @cached_property
-    def found(self) -> Weights:
-        """The weights to begin with."""
+    def initial(self) -> Weights:
+        """The initial weights."""
         return find_weights(self.plan.model)
 
     @cached_property
     def original(self) -> Classifier:
-        return self.found.load()
+        return self.initial.load()
 
     @cached_property
     def size(self) -> int:
         return self.plan.img_size or own_size(self.original.model)
 
     def recipe(self, target: str, seed: int) -> Recipe:
-        return self.plan.recipe(self.found.architecture, self.size, target, seed)
+        return self.plan.recipe(self.initial.architecture, self.size, target, seed)
 
     @property
     def corrupted(self) -> str | None:
-        """The domain on which corruptions are measured, if there is one."""
+        """The domain for the evaluation under corruptions, if there is one."""
         return self.plan.corrupted if self.plan.corrupted in self.domains else None
 
     @property
     def share(self) -> float:
-        """Of the pictures of the sources, what is held out."""
+        """Held-out share of the pictures of the source domains."""
         return self.plan.held_out_share or 0.1
 
     def part(self, target: str, split: Literal["train", "val", "test"]) -> Source:
         return leave_out(self.source, target, split, self.share, self.lists)
 
     def with_head(self) -> Classifier:
-        """The original model for pictures of the size, with a new head for the classes."""
-        architecture = self.found.architecture
+        """The original model for pictures of this size, with a new head for the classes."""
+        architecture = self.initial.architecture
         fixed = not architecture.startswith("timm:") or takes_size(architecture)
         size = {"img_size": self.size} if fixed and self.size != own_size(self.original.model) else {}
         torch.manual_seed(0)
-        classifier = self.found.load(num_classes=len(self.classes), **size)
+        classifier = self.initial.load(num_classes=len(self.classes), **size)
         classifier.classes = tuple(self.classes)
         return classifier
 
     # Before the first run
 
     def check(self) -> None:
-        """A ValueError if pictures, model or settings do not fit; before anything is trained or written."""
+        """Raises a ValueError if pictures, model or settings do not fit; before anything is trained or written."""
         plan = self.plan
         _ = self.domains
         if (plan.output / RESULTS).exists():
@@ -185,10 +185,10 @@ class Work:
             )
         for target in self.targets:
             check_sources(self.source, target, self.share, self.lists)
-        if self.found.architecture.startswith("transformers:"):
+        if self.initial.architecture.startswith("transformers:"):
             raise ValueError(f"{plan.model} is a model of transformers, which is not trained here: take one of timm")
         if self.plan.img_size is not None:
-            check_size(self.found.name, self.with_head(), self.size)
+            check_size(self.initial.name, self.with_head(), self.size)
         if "probe" in plan.methods:
             only_head(self.original.model)
         for target in self.targets if "tune" in plan.methods else ():
@@ -199,40 +199,40 @@ class Work:
 
     def notes(self) -> list[str]:
         """Remarks on the pictures that belong to the numbers."""
-        said = []
+        lines = []
         held_out = f"{100 * self.share:.0f} % of the pictures of the sources, drawn by their names"
         if self.lists is not None:
             held_out = "the crossval lists"
-        said.append(f"source validation: {held_out}; they are not trained on, and choose the epoch")
+        lines.append(f"source validation: {held_out}; they are not trained on, and select the epoch")
         if faulty := [each for each in self.source.identities if each.rpartition(".")[0] == FAULTY]:
-            said.append(f"{faulty[0]}, which shows the word ERROR, is treated as any other picture")
-        return said
+            lines.append(f"{faulty[0]}, which shows the word ERROR, is treated as any other picture")
+        return lines
 
     # The runs
 
     def go(self) -> signal.Signals | None:
-        """Runs what is not complete. Returns the signal that stopped it, if one did."""
+        """Runs all that is not complete. Returns the signal that stopped it, if any."""
         plan, first = self.plan, self.accelerator.is_main_process
         runs = [(target, "probe") for target in self.targets if "probe" in plan.methods]
         runs += [(target, seed) for seed in plan.seeds for target in self.targets if "tune" in plan.methods]
         with progress(len(runs), first) as (bar, overall):
             for number, (target, kind) in enumerate(runs, 1):
                 folder = plan.folder(target, kind)
-                said = f"{target}, linear probe" if kind == "probe" else f"{target}, seed {kind}"
-                overall(number - 1, said)
+                name = f"{target}, linear probe" if kind == "probe" else f"{target}, seed {kind}"
+                overall(number - 1, name)
                 done = (folder / SCORES).exists()
-                self.accelerator.wait_for_everyone()  # so that all of them have found the same
+                self.accelerator.wait_for_everyone()  # so that all processes have seen the same files
                 if done:
                     continue
                 if first and bar is None:
-                    print(f"{number} of {len(runs)}: {said}", flush=True)
-                found = self.tuned(target, kind, bar) if isinstance(kind, int) else self.probed(target)
-                if isinstance(found, signal.Signals):
-                    return found
+                    print(f"{number} of {len(runs)}: {name}", flush=True)
+                part = self.tuned(target, kind, bar) if isinstance(kind, int) else self.probed(target)
+                if isinstance(part, signal.Signals):
+                    return part
                 if first:
-                    found.write(folder / SCORES)
+                    part.write(folder / SCORES)
                     self.results().write(plan.output / RESULTS)
-                    (bar.console.print if bar else print)(summary(found))
+                    (bar.console.print if bar else print)(summary(part))
                 self.accelerator.wait_for_everyone()
             overall(len(runs), "done")
         return None
@@ -244,20 +244,20 @@ class Work:
         names = {domain: [] for domain in self.domains}
         for identity in self.source.identities:
             names[domain_of(identity)].append(identity)
-        asked = {**self.plan.describe(), "img_size": self.size}
-        for name in ("data", "split_lists"):  # where things lie is no part of the result
-            asked[name] = asked[name] and Path(asked[name]).name
+        settings = {**self.plan.describe(), "img_size": self.size}
+        for name in ("data", "split_lists"):  # paths are not part of the result
+            settings[name] = settings[name] and Path(settings[name]).name
         model = {
-            "name": self.found.name,
-            "architecture": self.found.architecture,
+            "name": self.initial.name,
+            "architecture": self.initial.architecture,
             "sha256": digest_weights(self.original),
         }
-        asked["model"] = self.found.name
+        settings["model"] = self.initial.name
         decided = asdict(self.recipe(self.targets[0], 0))
-        asked["recipe"] = {name: value for name, value in decided.items() if name not in (*GIVEN, "conversion")}
+        settings["recipe"] = {name: value for name, value in decided.items() if name not in (*GIVEN, "conversion")}
         pictures = {domain: digest_of(each) for domain, each in names.items()}
         here = environment()
-        return Generalization(model, asked, self.domains, pictures, read_parts(files), self.notes(), here)
+        return Generalization(model, settings, self.domains, pictures, read_parts(files), self.notes(), here)
 
     def tuned(self, target: str, seed: int, bar: Bar | None) -> Part | signal.Signals:
         """Fine-tunes and evaluates with a domain left out."""
@@ -270,31 +270,31 @@ class Work:
             self.accelerator.wait_for_everyone()
             if stopped_by := train_on(self.accelerator, recipe, settings, begun, bar):
                 return stopped_by
-            self.accelerator.wait_for_everyone()  # for the first, which writes the weights
+            self.accelerator.wait_for_everyone()  # until the first has written the weights
         checkpoints = Checkpoints(run / CHECKPOINTS)
         chosen, last = checkpoints.best(), checkpoints.latest()
         epochs = {line["step"]: round(line["epoch"]) for line in RunFolder(run).metrics()}
         scores, right = [], {}
-        for word, path in ((CHOSEN, chosen), (LAST, last)):
+        for which, path in ((CHOSEN, chosen), (LAST, last)):
             assert path is not None  # the run has ended
             tensors, facts = checkpoints.read(path)
             epoch = epochs[facts["progress"]["step"]]
-            for behind, state in (
+            for ending, state in (
                 ("", tensors["model"] | tensors.get("average", {})),
                 *([(PLAIN, tensors["model"])] if "average" in tensors else []),
             ):
-                name = word + behind
-                if word == LAST and path == chosen:  # the same weights
+                name = which + ending
+                if which == LAST and path == chosen:  # the same weights
                     scores += [
                         replace(score, weights=name)
                         for score in scores
-                        if score.weights == CHOSEN + behind and score.metric not in CORRUPTED
+                        if score.weights == CHOSEN + ending and score.metric not in CORRUPTED
                     ]
                     continue
                 state = {key.removeprefix("model."): tensor for key, tensor in state.items()}
                 classifier = stored.rebuild(stored.read_config(run / "weights"), state, run / "weights")
-                found, column = self.evaluated(target, seed, name, epoch, classifier, run, bar)
-                scores, right = scores + found, right | {name: column}
+                new, column = self.evaluated(target, seed, name, epoch, classifier, run, bar)
+                scores, right = scores + new, right | {name: column}
         return Part(target, seed, tuple(scores), right)
 
     def probed(self, target: str) -> Part:
@@ -306,8 +306,8 @@ class Work:
         rows = {name: torch.tensor([place[identity] for identity in part.identities]) for name, part in parts.items()}
         labels = {name: torch.tensor(part.labels) for name, part in parts.items()}
         read = {name: ~unread[each] for name, each in rows.items()}
-        known = [(features[rows[name][read[name]]], labels[name][read[name]]) for name in ("train", "val")]
-        probe = choose(known[0], known[1], len(self.classes))
+        readable = [(features[rows[name][read[name]]], labels[name][read[name]]) for name in ("train", "val")]
+        probe = choose(readable[0], readable[1], len(self.classes))
         set_head(classifier.model, probe)
         if self.accelerator.is_main_process:
             stored.save(classifier, self.plan.folder(target, "probe") / "weights")
@@ -331,7 +331,7 @@ class Work:
         tensors = load_file(file)
         return tensors["features"], tensors["unread"]
 
-    # What a model is asked
+    # Evaluation
 
     def evaluated(
         self,
@@ -344,7 +344,7 @@ class Work:
         bar: Bar | None,
     ) -> tuple[list[Score], np.ndarray]:
         """The scores of some weights, and which pictures of the target were recognised."""
-        label = f"{self.found.name}, {target} left out, seed {seed}, {name}"
+        label = f"{self.initial.name}, {target} left out, seed {seed}, {name}"
         subject = subject_of(label, classifier, None if own_size(classifier.model) == self.size else self.size)
         plan = self.plan
         whole = pacs(Data(plan.data, self.source), subject, Domains(left_out=target))
@@ -379,7 +379,7 @@ class Work:
     def scores(
         self, target: str, seed: int | None, name: str, epoch: int | None, right: np.ndarray, held_out: np.ndarray
     ) -> list[Score]:
-        """Scores from which pictures were recognised: of the target, and of those held out of the others."""
+        """Scores from recognised pictures: of the target, and of the held-out pictures of the other domains."""
         within = domainbed_part(self.source, target, seed or 0)
         some = right[[within(identity) for identity in self.part(target, "test").identities]]
         place = partial(Score, target, seed, name, epoch)
@@ -399,40 +399,40 @@ FAULTY = "sketch/dog/n02103406_4068-1"
 
 
 def summary(part: Part) -> str:
-    """The main scores of a run in a line."""
+    """The main scores of a run as a line of text."""
     main = part.scores[0].weights
     values = {score.metric: score.value for score in part.scores if score.weights == main}
     name = f"{part.target}, " + (PROBE if part.seed is None else f"seed {part.seed}")
-    said = f"{name}: target {values['target']:.1f} %, source validation {values['source validation']:.1f} %"
-    return said + (f", corrupted {values['corrupted']:.1f} %" if "corrupted" in values else "")
+    text = f"{name}: target {values['target']:.1f} %, source validation {values['source validation']:.1f} %"
+    return text + (f", corrupted {values['corrupted']:.1f} %" if "corrupted" in values else "")
 
 
-# What a person sees
+# Progress
 
 
 @contextmanager
 def progress(total: int, first: bool) -> Iterator[tuple[Bar | None, Callable[[int, str], object]]]:
-    """A bar over targets and seeds in a terminal, to which training and evaluation add rows of their own."""
+    """A bar over targets and seeds in a terminal, in which training and evaluation have rows of their own."""
     console = Console()
     if not (first and console.is_terminal):
-        yield None, lambda done, said: None
+        yield None, lambda done, text: None
         return
     with make_bar(console) as bar:
-        task = bar.add_task("domains and seeds", total=total, said="")
-        yield bar, lambda done, said: bar.update(task, completed=done, said=said)
+        task = bar.add_task("domains and seeds", total=total, text="")
+        yield bar, lambda done, text: bar.update(task, completed=done, text=text)
 
 
 @contextmanager
 def watching(bar: Bar | None) -> Iterator[evaluation.Watch | None]:
-    """A row of the bar for an evaluation, over its conditions."""
+    """A row of the bar for the conditions of an evaluation."""
     if bar is None:
         yield None
         return
-    task = bar.add_task("evaluation", total=None, said="")
+    task = bar.add_task("evaluation", total=None, text="")
 
     def update(now: evaluation.Progress) -> None:
-        said = f"{now.benchmark}, {now.condition}: {now.value:.1f}{now.unit}"
-        bar.update(task, total=now.count, completed=now.number - 1 + now.done / max(now.total, 1), said=said)
+        text = f"{now.benchmark}, {now.condition}: {now.value:.1f}{now.unit}"
+        bar.update(task, total=now.count, completed=now.number - 1 + now.done / max(now.total, 1), text=text)
 
     try:
         yield update

@@ -1,4 +1,4 @@
-"""Tables of 80 columns: one model whole, or several side by side."""
+"""Tables of results: all scores of one model, or several models side by side."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ LEFT = ("target and weights", "accuracy", "model")  # columns; the others are nu
 
 
 def print_generalization(results: Sequence[Generalization], console: Console | None = None) -> None:
-    """One model with all its scores, in 80 columns; or the accuracy of several side by side, and their differences."""
+    """Prints all scores of one model, in 80 columns; or the accuracy of several models, and their differences."""
     console = console or Console()
     if not console.is_terminal:
         console.width = 80 if len(results) == 1 else 140
@@ -54,34 +54,34 @@ def print_one(result: Generalization, console: Console) -> None:
 
 
 def legend(result: Generalization, whose: str | None) -> list[str]:
-    """What the columns are."""
+    """Lines that explain the columns."""
     seeds = sorted({score.seed for score in result.scores if score.seed is not None})
     spread = "95 % interval over pictures"
     if len(seeds) > 1:
         spread = (
             f"mean and standard deviation over seeds ({', '.join(map(str, seeds))}), or {spread} where there is one"
         )
-    said = [
+    lines = [
         f"accuracy: percent of all pictures of the target; {spread}.",
         "80 %: accuracy on the four fifths of them that DomainBed draws with the same seed.",
         "source: accuracy on held-out pictures of the other domains; gap: source less accuracy.",
     ]
     if corrupted(result):
-        said.append(
+        lines.append(
             f"corr.: mean accuracy over 15 corruptions at 5 severities, on {result.asked['corrupted_pictures']} "
             f"pictures of {result.asked['corrupted']} that were not trained on."
         )
     if whose:
-        said.append(f"paper: {whose}, pretrained on ImageNet-1K; whole target, 224 pixels.")
-    return said + [f"{note}." for note in result.notes]
+        lines.append(f"paper: {whose}, pretrained on ImageNet-1K; whole target, 224 pixels.")
+    return lines + [f"{note}." for note in result.notes]
 
 
 def print_several(results: Sequence[Generalization], console: Console) -> None:
-    """Target accuracy by model and domain; and each model less the first, on the same pictures."""
+    """Prints target accuracy by model and domain, and the differences to the first model on the same pictures."""
     domains = list(results[0].domains)
     if other := next((each for each in results if list(each.domains) != domains), None):
         raise ValueError(
-            f"{results[0].model['name']} was tried on {', '.join(domains)}, {other.model['name']} on "
+            f"{results[0].model['name']} was evaluated on {', '.join(domains)}, {other.model['name']} on "
             f"{', '.join(other.domains)}: give results of the same domains"
         )
     for weights in (CHOSEN, PROBE):
@@ -99,9 +99,9 @@ def print_several(results: Sequence[Generalization], console: Console) -> None:
         title = f"less {escape(results[0].model['name'])}, {weights}: points, 95 % interval over pictures"
         table = new_table(title, ["model", *map(escape, domains), MEAN])
         for each in results[1:]:
-            found = [difference(results[0], each, weights, domain) for domain in domains]
-            if any(found):
-                table.add_row(escape(each.model["name"]), *map(signed, [*found, mean_difference(found)]))
+            differences = [difference(results[0], each, weights, domain) for domain in domains]
+            if any(differences):
+                table.add_row(escape(each.model["name"]), *map(signed, [*differences, mean_difference(differences)]))
         if table.row_count:
             console.print(table)
 
@@ -111,15 +111,15 @@ Interval = tuple[float, float, float]
 
 
 def difference(first: Generalization, second: Generalization, weights: str, target: str) -> Interval | None:
-    """By how many points the second model is better on a target; None unless both have the same pictures."""
+    """Accuracy of the second model less the first on a target, in points; None unless the pictures are the same."""
     points = paired(first, second, weights, target)
     return None if points is None else bootstrap(points)
 
 
-def mean_difference(found: Sequence[Interval | None]) -> Interval | None:
-    """The mean over domains, whose pictures are independent; None unless all are known."""
-    known = [each for each in found if each is not None]
-    if len(known) < len(found):
+def mean_difference(differences: Sequence[Interval | None]) -> Interval | None:
+    """Mean difference over domains, whose pictures are independent; None unless all are known."""
+    known = [each for each in differences if each is not None]
+    if len(known) < len(differences):
         return None
     mean = float(np.mean([value for value, _, _ in known]))
     half = math.hypot(*((high - low) / 2 for _, low, high in known)) / len(known)

@@ -1,4 +1,4 @@
-"""Images in, logits out. Importing this registers every name with timm."""
+"""Models: normalised images in, logits out. Importing this package registers all names with timm."""
 
 from .classifier import Classifier
 from .convert import convert, restore, set_share

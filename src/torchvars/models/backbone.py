@@ -1,4 +1,4 @@
-"""What the backbones written here share: timm's contract, once."""
+"""Common parts of the backbones of this package, with the interface of timm."""
 
 import copy
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from ..attention.tokens import as_grid, resample
 class ConvStem(nn.Module):
     """The convolutional patch embedding of RVT and of the paper's starred models: images to tokens on their grid.
 
-    A 7 x 7 convolution and a max-pool, each with stride 2, then patches of what is left.
+    A 7 x 7 convolution and a max-pool, each with stride 2, then a patch embedding.
 
     Args:
-        patch_size: pixels from token to token, a multiple of 4.
+        patch_size: side of a patch in pixels, a multiple of 4.
     """
 
     def __init__(self, dim: int, patch_size: int = 16, in_chans: int = 3):
@@ -38,9 +38,9 @@ class ConvStem(nn.Module):
         return self.proj(check_images(images, self.patch_size)).permute(0, 2, 3, 1)
 
 
-@fx.wrap  # a symbolic tracer knows no shapes: one node of its graph
+@fx.wrap  # one node of a symbolically traced graph, which has no shapes
 def check_images(images: Tensor, patch_size: int) -> Tensor:
-    """The images, or a ValueError if they do not divide into patches."""
+    """Returns the images. Raises a ValueError if they do not divide into patches."""
     height, width = images.shape[-2:]
     if height % patch_size or width % patch_size:
         raise ValueError(
@@ -53,19 +53,19 @@ def check_images(images: Tensor, patch_size: int) -> Tensor:
 def add_positions(tokens: Tensor, embedding: Tensor, grid: tuple[int, int]) -> Tensor:
     """Tokens (batch, H, W, dim) with position embeddings (1, N, dim) that were learned on a grid.
 
-    A symbolic tracer knows no shapes: a module that calls it has it wrapped by `fx.wrap`, as one node of the graph.
+    Modules that call it wrap it by `fx.wrap`, as one node of a symbolically traced graph, which has no shapes.
     """
     here = as_grid(tokens.shape[1:3])
     return tokens + resample(embedding, grid, here).unflatten(1, here)
 
 
 def sides(size: int | Sequence[int]) -> tuple[int, int]:
-    """Height and width, of one number for both or of two."""
+    """Height and width, from one number for both or from two."""
     return as_grid(size) if isinstance(size, Sequence) else (size, size)
 
 
 def grid_of(img_size: int | Sequence[int], stride: int) -> tuple[int, int]:
-    """The grid of tokens of a picture of that size, of that many pixels from token to token."""
+    """The grid of tokens of a picture, with a stride in pixels from token to token."""
     height, width = sides(img_size)
     if height % stride or width % stride:
         raise ValueError(f"img_size {height} x {width} is not a multiple of {stride}, the pixels from token to token")
@@ -73,7 +73,7 @@ def grid_of(img_size: int | Sequence[int], stride: int) -> tuple[int, int]:
 
 
 def attention_names(attention: str | Sequence[str], depth: int) -> list[str]:
-    """One name for each layer, from one for all or a list."""
+    """One name for each layer, from one name for all or a list."""
     names = [attention] * depth if isinstance(attention, str) else list(attention)
     if len(names) != depth:
         raise ValueError(f"attention names {len(names)} layers, but the model has {depth}: name one, or one for each")
@@ -84,7 +84,7 @@ class Block(nn.Module):
     """Attention and MLP, each behind its norm and with its residual connection: tokens (batch, H, W, dim).
 
     Args:
-        downsample: what comes before, in the first block of a later stage.
+        downsample: module before the block, for the first block of a later stage.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """A stem, blocks on tokens (batch, H, W, dim), a mean over tokens and a linear head, to timm's contract.
+    """A stem, blocks on tokens (batch, H, W, dim), a mean over tokens and a linear head, with the interface of timm.
 
     Args:
         stem: images -> tokens on their grid.
         blocks: tokens -> tokens.
-        widths: the width of each block's tokens.
-        strides: the pixels from token to token behind each block.
-        norm_first: the last norm before the mean over tokens, not after.
+        widths: width of the tokens of each block.
+        strides: pixels from token to token after each block.
+        norm_first: whether the last norm is before the mean over tokens, not after it.
     """
 
     output_fmt = "NHWC"
@@ -151,11 +151,11 @@ class Backbone(nn.Module):
         self.reset_classifier(num_classes, global_pool)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Images -> tokens (batch, H, W, dim), with their positions where the model has any."""
+        """Images -> tokens (batch, H, W, dim), with position embeddings if the model has any."""
         return self.patch_embed(images)
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Tokens behind the last block, (batch, H, W, dim)."""
+        """Tokens after the last block, (batch, H, W, dim)."""
         tokens = self.embed(images)
         for block in self.blocks:
             tokens = self.run(block, tokens)
@@ -183,12 +183,12 @@ class Backbone(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The tokens behind some blocks, and those behind the last one.
+        """The tokens after some blocks, and those after the last one.
 
         Args:
-            indices: which blocks; the last n if a number, all if None.
+            indices: indices of the blocks; the last n if a number, all if None.
             norm: apply the last norm to them.
-            stop_early: run no block that is not needed.
+            stop_early: skip the blocks that are not needed.
             output_fmt: "NCHW" or "NHWC".
             intermediates_only: leave out the last tokens.
         """
@@ -197,18 +197,18 @@ class Backbone(nn.Module):
         wanted = chosen_blocks(indices, len(self.blocks))
         blocks = self.blocks[: max(wanted) + 1] if stop_early else self.blocks
         tokens = self.embed(x)
-        found = []
+        intermediates = []
         for index, block in enumerate(blocks):
             tokens = self.run(block, tokens)
             if index in wanted:
-                shown = self.norm(tokens) if norm else tokens
-                found.append(shown.permute(0, 3, 1, 2).contiguous() if output_fmt == "NCHW" else shown)
-        return found if intermediates_only else (self.norm(tokens), found)
+                chosen = self.norm(tokens) if norm else tokens
+                intermediates.append(chosen.permute(0, 3, 1, 2).contiguous() if output_fmt == "NCHW" else chosen)
+        return intermediates if intermediates_only else (self.norm(tokens), intermediates)
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Removes what is not needed for some intermediates."""
+        """Removes all parts that are not needed for some intermediates."""
         wanted = chosen_blocks(indices, len(self.blocks))
         self.blocks = self.blocks[: max(wanted) + 1]
         if prune_norm:
@@ -244,19 +244,19 @@ class Backbone(nn.Module):
         self.grad_checkpointing = enable
 
     def no_weight_decay(self) -> set[str]:
-        """Position embeddings, and what decay would pull away from its meaning."""
+        """Names of parameters without weight decay: position embeddings, and those of `undecayed`."""
         names = {"pos_embed"} if hasattr(self, "pos_embed") else set()
         return names | undecayed(self)
 
 
 def chosen_blocks(indices: int | Sequence[int] | None, depth: int) -> list[int]:
-    """Numbers of blocks: all if None, the last n if a number, else those given (negative ones count from the end)."""
+    """Indices of blocks: all if None, the last n if a number, else those of a list (negative ones from the end)."""
     if indices is None:
         return list(range(depth))
     if isinstance(indices, int):
         indices = range(depth - indices, depth)
         if indices.start < 0:
-            raise ValueError(f"the last {len(indices)} blocks are asked for, and the model has {depth}")
+            raise ValueError(f"the last {len(indices)} blocks are requested, and the model has {depth}")
     wanted = [index + depth if index < 0 else index for index in indices]
     if not wanted or min(wanted) < 0 or max(wanted) >= depth:
         raise ValueError(f"indices {list(indices)} are not among the {depth} blocks of the model")
@@ -264,19 +264,19 @@ def chosen_blocks(indices: int | Sequence[int] | None, depth: int) -> list[int]:
 
 
 def undecayed(model: nn.Module) -> set[str]:
-    """Parameters of attentions that decay would pull to zero where zero means nothing: the released K and factors."""
+    """Names of parameters of attentions that must not decay to zero: K of the released forms, and factors."""
     kinds = ("dictionary.inhibition", "dictionary.step", "strength_factor")
     return {name for name, _ in model.named_parameters() if name.endswith(kinds)}
 
 
 def build_attention(name: str, dim: int, heads: int, grid: tuple[int, int], options: dict | None) -> Attention:
-    """An attention by name; each layer has a copy of the options, so that none shares its solver."""
+    """An attention by name, with a copy of the options, so that layers share no solver."""
     return create(name, dim, heads=heads, grid=grid, **copy.deepcopy(options or {}))
 
 
 @torch.no_grad()
 def initialize(module: nn.Module) -> None:
-    """Truncated normal weights and zero biases for linear layers, as vision transformers have them."""
+    """Truncated normal weights and zero biases for linear layers, as usual in vision transformers."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:

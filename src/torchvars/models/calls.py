@@ -1,8 +1,7 @@
-"""Parts of a model that are written once in an ONNX graph, however often they are called.
+"""Parts of a model that are traced once for an ONNX graph and called several times.
 
-A graph is traced operation by operation, and each takes its time in three programs. The steps of a solver are the same
-operations in every layer: they are traced once, as a function of what differs (values, atoms and constants), and a
-layer is one node that calls it.
+Tracing takes time for each operation. The steps of a solver are the same operations in every layer: they are traced
+once, as a function of what differs (values, atoms and constants), and each layer is one node that calls it.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,11 +16,11 @@ DOMAIN = "torchvars"
 
 
 class Body(nn.Module):
-    """A part as a function of its inputs, then of its tensors by their names."""
+    """A part as a function of its inputs and of its tensors."""
 
     def __init__(self, part: Reconstruct):
         super().__init__()
-        self._part = [part]  # not as a submodule: its tensors are to be inputs
+        self._part = [part]  # in a list, not as a submodule: its tensors are inputs
         self.names = list(tensors_of(part))
 
     def forward(self, inputs: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> Tensor:
@@ -29,18 +28,20 @@ class Body(nn.Module):
 
 
 class Call(nn.Module):
-    """In place of a part: one node of the graph that is exported."""
+    """A call in place of a part: one node of the exported graph."""
 
     def __init__(self, part: Reconstruct, name: str):
         super().__init__()
         self.part, self.name = part, name
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        value, given = inputs[0], (*inputs, *tensors_of(self.part).values())
-        return torch.onnx.ops.symbolic(f"{DOMAIN}::{self.name}", given, dtype=value.dtype, shape=value.shape, version=1)
+        value, arguments = inputs[0], (*inputs, *tensors_of(self.part).values())
+        return torch.onnx.ops.symbolic(
+            f"{DOMAIN}::{self.name}", arguments, dtype=value.dtype, shape=value.shape, version=1
+        )
 
     def __getattr__(self, name: str):
-        """What it stands for, for who looks into it: `pose`, `solver`, `filters`."""
+        """Attributes of the part, such as `pose`, `solver` and `filters`."""
         return super().__getattr__(name) if name == "part" else getattr(self.part, name)
 
 
@@ -54,36 +55,36 @@ def by_calls(model: nn.Module, *inputs: Tensor) -> dict[str, tuple[Body, tuple]]
     """Replaces the parts of a model by calls, in place.
 
     Returns:
-        By the names of the calls, what each stands for and inputs of it; parts that differ in their tensors only are
-        one. Empty where PyTorch has no such nodes, before 2.8.
+        Body and inputs of each call by its name; parts that differ in their tensors only have one. Empty before
+        PyTorch 2.8, which has no such nodes.
     """
     if not hasattr(torch.onnx, "ops"):
         return {}
     parts = {name: part for name, part in model.named_modules() if type(part) is Reconstruct}
-    given: dict[str, tuple[Tensor, ...]] = {}
-    hooks = [part.register_forward_pre_hook(partial(_note_inputs, given, name)) for name, part in parts.items()]
+    noted: dict[str, tuple[Tensor, ...]] = {}
+    hooks = [part.register_forward_pre_hook(partial(_note_inputs, noted, name)) for name, part in parts.items()]
     try:
         model(*inputs)
     finally:
         for hook in hooks:
             hook.remove()
     bodies: dict[str, tuple[Body, tuple]] = {}
-    known: dict[tuple, str] = {}
+    names: dict[tuple, str] = {}
     for path, part in parts.items():
-        shapes = [tuple(each.shape) for each in (*given[path], *tensors_of(part).values())]
-        name = known.setdefault((repr(part), *shapes), f"Reconstruct{len(known)}")
-        bodies.setdefault(name, (Body(part), (given[path], tuple(tensors_of(part).values()))))
+        shapes = [tuple(each.shape) for each in (*noted[path], *tensors_of(part).values())]
+        name = names.setdefault((repr(part), *shapes), f"Reconstruct{len(names)}")
+        bodies.setdefault(name, (Body(part), (noted[path], tuple(tensors_of(part).values()))))
         parent, _, last = path.rpartition(".")
         setattr(model.get_submodule(parent), last, Call(part, name))
     return bodies
 
 
-def _note_inputs(given: dict[str, tuple[Tensor, ...]], name: str, part: nn.Module, inputs: tuple) -> None:
-    given[name] = inputs
+def _note_inputs(noted: dict[str, tuple[Tensor, ...]], name: str, part: nn.Module, inputs: tuple) -> None:
+    noted[name] = inputs
 
 
 def add_functions(model, bodies: dict[str, tuple[Body, tuple]], translate: Callable) -> None:
-    """Adds what calls stand for to a model of onnx_ir, and puts it in their place.
+    """Adds the bodies of calls to a model of onnx_ir, and inlines them.
 
     Args:
         translate: (module, inputs) -> a model of onnx_ir.
@@ -100,7 +101,7 @@ def add_functions(model, bodies: dict[str, tuple[Body, tuple]], translate: Calla
 
 
 def _constants_as_nodes(graph, initializers: Iterable) -> None:
-    """Functions of ONNX have no initializers: theirs are nodes."""
+    """Turns initializers into nodes, since functions of ONNX cannot have them."""
     import onnx_ir
 
     for value in list(initializers):

@@ -1,4 +1,4 @@
-"""Pixels in, logits out: what is saved, shared, evaluated and exported."""
+"""The classifier, pixels to logits, which is saved, shared, evaluated and exported."""
 
 import math
 from collections.abc import Sequence
@@ -21,23 +21,23 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Classifier(nn.Module, PyTorchModelHubMixin):
-    """A model that normalises for itself: pixels in [0, 1] -> logits.
+    """A model with its normalisation: pixels in [0, 1] -> logits.
 
-    `transform` makes pixels of a picture. The first eager calls check their range: `checks_left` says how many do.
+    `transform` turns a picture into pixels. The first `checks_left` eager calls check the range of the pixels.
 
     `save_pretrained(folder)`, `from_pretrained(folder or hub name)` and `push_to_hub(name)` are those of
     huggingface_hub; a folder holds config.json, model.safetensors and a model card.
 
     Args:
-        model: normalised images -> logits, or an object with `logits`, as models of transformers return it. Its
-            `pretrained_cfg`, where it has one, says the mean and deviation.
-        mean, std: of each channel of the pictures it was trained on.
-        classes: what the logits stand for, where that is known: names of folders, such as n01440764.
+        model: normalised images -> logits, or an object with `logits`, as in transformers. Its `pretrained_cfg`, if it
+            has one, provides the defaults of mean and std.
+        mean, std: mean and standard deviation of each channel of the training pictures.
+        classes: names of the classes in the order of the logits, if known: names of folders, such as n01440764.
     """
 
     mean: Tensor
     std: Tensor
-    checks_left = 8  # calls of which the range of the pixels is checked still; each waits for the device
+    checks_left = 8  # remaining calls with a check of the range; each check synchronises the device
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             twice = next(each for each in self.classes if self.classes.count(each) > 1)
             raise ValueError(f"each class needs a name of its own: {twice!r} is there twice")
-        found = count_classes(model)
-        if self.classes is not None and found not in (None, len(self.classes)):
-            raise ValueError(f"the model has {found} classes, but {len(self.classes)} were named")
-        if not any(mean) and set(std) == {1}:  # then whoever calls it normalises, as far as can be known
+        count = count_classes(model)
+        if self.classes is not None and count not in (None, len(self.classes)):
+            raise ValueError(f"the model has {count} classes, but {len(self.classes)} were named")
+        if not any(mean) and set(std) == {1}:  # the caller may normalise
             self.checks_left = 0
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
@@ -84,17 +84,17 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
         return run_model(self.model, (pixels - self.mean.to(pixels.dtype)) / self.std.to(pixels.dtype))
 
     def transform(self, image: "Image.Image") -> Tensor:
-        """A picture as the pixels this model is judged by: (3, size, size) in [0, 1], not normalised.
+        """The pixels of a picture as in evaluation: (3, size, size) in [0, 1], not normalised.
 
         The shorter side is resized to 256 / 224 of the model's size, bicubic, and the centre is cropped; a picture that
-        has the size is left as it is. Of several: `torch.stack([classifier.transform(image) for image in images])`.
+        has the size is left as it is. For a batch: `torch.stack([classifier.transform(image) for image in images])`.
 
         Args:
             image: a PIL image of any mode.
         """
         if len(self.mean) != 3:
             raise ValueError(
-                f"the model takes {len(self.mean)} channels, and pictures are made in RGB: make the pixels yourself"
+                f"the model takes {len(self.mean)} channels, but transform makes RGB: make the pixels yourself"
             )
         return centre_pixels(to_rgb(image), own_size(self.model))
 
@@ -114,13 +114,13 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options) -> "Classifier":
-        """The classifier of a word for trained weights, as the commands take it, in evaluation mode.
+        """The classifier with some trained weights, named as on the command line, in evaluation mode.
 
-        A name whose weights come with the package, a folder of weights or of a run, OWNER/NAME on the hub, a checkpoint
-        of the authors (.pth), timm:NAME, or timm:NAME:FILE with weights from a file.
+        The name is one whose weights come with the package, a folder of weights or of a run, OWNER/NAME on the hub, a
+        checkpoint of the authors (.pth), timm:NAME, or timm:NAME:FILE with weights from a file.
 
-        `options` are those of hf_hub_download (revision, token, cache_dir, ...), and others than were saved for the
-        model: num_classes, with which the head is new, img_size, attention_options, ...
+        `options` are those of hf_hub_download (revision, token, cache_dir, ...), and options of the model that replace
+        the saved ones: num_classes, with which the head is new, img_size, attention_options, ...
         """
         from .sources import find_weights  # which builds classifiers
 
@@ -129,12 +129,12 @@ class Classifier(nn.Module, PyTorchModelHubMixin):
 
 
 def own_size(model: nn.Module) -> int:
-    """Side of the pictures that a model was made for; 224 if it does not say."""
+    """Side of the pictures that a model was built for; 224 if it is unknown."""
     return (image_size(model) or (224, 224))[0]
 
 
 def run_model(model: nn.Module, images: Tensor) -> Tensor:
-    """The logits of a model, which may return them in an object, as models of transformers do."""
+    """The logits of a model, which may return them in an object, as in transformers."""
     output = model(images)
     if isinstance(output, Tensor) or is_symbolic(output):
         return output

@@ -1,18 +1,17 @@
-"""Put an attention into a model somebody else wrote, and take it out again.
+"""Conversion: replaces the attention of a vision transformer of any library, and restores it.
 
     model = timm.create_model("deit_tiny_patch16_224", pretrained=True)
     convert(model, "vars_d", layers=[-2, -1], strength=0.1)
     restore(model)
 
-The pretrained projections are kept: queries make the dictionary, values are what is reconstructed, the output
-projection stays. In `vars_p` keys make the dictionary, and queries read the code out; the others have no use for keys.
+The pretrained projections are kept: queries make the dictionary, values are reconstructed, and the output projection is
+the same. In `vars_p` keys make the dictionary, and queries read the code out; the others do not use keys.
 
-Class, register and distillation tokens (the prefix) have no place on the grid of the patches. Attentions that see a set
+Class, register and distillation tokens (the prefix) are not on the grid of the patches. Attentions that see a set
 of tokens (`vars_p`, `vars_d`, `performer`, `hedgehog`, `softmax`) mix them with the patches as self-attention does.
 Those with filters (`vars_s`, `vars_sd`) mix the patches alone: a prefix token gets its own value through the output
 projection, so that nothing flows between it and the patches in such a layer. With filters in every layer, a class token
-never sees the picture: a head that reads it needs some layers left as they are (`layers`), or the mean over patches
-instead.
+never sees the picture: a head that reads it needs some unconverted layers (`layers`), or the mean over patches.
 """
 
 import copy
@@ -28,15 +27,15 @@ from ..attention import Attention, Dynamic, Prototypes, Reconstruction, Softmax,
 from ..attention.tokens import Place
 from .selfattention import SUPPORTED, Placed, Projection, Source, class_path, is_known, read
 
-# The released forms and global_filter are not here: they were not made of a self-attention's projections.
+# Not the released forms and global_filter, which have no projections of a self-attention.
 TARGETS = ("vars_p", "vars_d", "vars_s", "vars_sd", "performer", "hedgehog", "softmax")
 
 
 class Converted(nn.Module):
-    """A layer that `convert` put into a model, as a type checker sees it; it may be of any class."""
+    """A layer that `convert` put into a model, for type checkers; it may be of any class."""
 
     replaced: tuple[nn.Module, ...]  # the original, in a tuple so that it is not registered as a submodule; or empty
-    conversion: dict[str, Any]  # the arguments of `convert`
+    conversion: dict[str, Any]  # arguments of `convert`
 
 
 def convert(
@@ -49,20 +48,20 @@ def convert(
 ) -> nn.Module:
     """Replaces self-attention of a vision transformer, in place; `restore` undoes it.
 
-    The originals are set aside, neither trained nor in the state dict. Projections that were frozen stay so; what is
-    new is trained. Dropout inside the originals is not carried over. `Classifier(model).save_pretrained(folder)` saves
-    a converted model of timm, of transformers or of `torchvars.create` with its conversion; a saved state of any other
-    is loaded into a model converted in the same way.
+    The originals are kept outside the state dict, and are not trained. Frozen projections stay frozen; new parameters
+    are trained. Dropout inside the originals is not carried over. `Classifier(model).save_pretrained(folder)` saves
+    a converted model of timm, of transformers or of `torchvars.create` with its conversion; the saved state of any
+    other is loaded into a model converted in the same way.
 
     Args:
         model: holds self-attention of torchvars (softmax, performer, hedgehog), timm's `Attention`,
             `torch.nn.MultiheadAttention` as in torchvision's ViT, or attention of transformers' ViT, DeiT, CLIP or
             DINOv2.
         attention: one of `TARGETS`.
-        layers: which of the self-attentions, by index in order or by name; all if None.
+        layers: self-attentions to replace, by index or by name; all if None.
         interpolate: start at the original attention and move to the new one, see `Interpolated`.
-        options: of the attention: solver, strength, atoms, ...; each layer has its own copy. Biases follow the model,
-            and so does `grid` where it is not given. Filters take patches that do not fill it for those of a square.
+        options: options of the attention: solver, strength, atoms, ...; each layer has its own copy. Biases are those
+            of the model, and so is `grid` by default. Filters assume a square if the patches do not fill the grid.
     """
     if attention not in TARGETS:
         raise ValueError(f"cannot convert to {attention!r}: pretrained projections fit {', '.join(TARGETS)}")
@@ -71,7 +70,7 @@ def convert(
     found = {name: module for name, module in model.named_modules() if name and is_known(module)}
     if not found:
         raise ValueError(_nothing_found(model))
-    # All are built before any is placed: an error leaves the model as it was.
+    # All are built before any is placed, so that an error leaves the model unchanged.
     replacements: dict[str, Converted] = {}
     conversion = {"attention": attention, "options": options, "interpolate": interpolate}
     for name in _chosen(list(found), layers):
@@ -90,12 +89,12 @@ def convert(
             "reads one sees no picture; leave some layers as they are (layers=[...]) or pool over patches",
             stacklevel=2,
         )
-    # Blocks of our own say the grid of their tokens by their shape.
+    # In blocks of this package the shape of the tokens is their grid.
     knows_grid = all(isinstance(each, Attention) for each in found.values())
     if any(map(_has_filters, replacements.values())) and not knows_grid and _takes_any_shape(model):
         warnings.warn(
-            f"this model takes pictures of any shape, and {attention} is not told which: patches as many as it was "
-            "built for are taken for that grid, others for a square; show it pictures of one shape, or take vars_d",
+            f"this model takes pictures of any shape, which {attention} cannot know: as many patches as it was "
+            "built for are assumed to have that grid, others a square; use pictures of one shape, or vars_d",
             stacklevel=2,
         )
     for name, replacement in replacements.items():
@@ -104,7 +103,7 @@ def convert(
 
 
 def restore(model: nn.Module) -> nn.Module:
-    """Puts the original attentions back, as they were before `convert`, whatever was trained since; in place."""
+    """Puts the original attentions back, unchanged by training after `convert`; in place."""
     converted = converted_layers(model)
     if not converted:
         raise ValueError(f"nothing to restore: no attention of this {type(model).__name__} was converted")
@@ -121,9 +120,9 @@ def restore(model: nn.Module) -> nn.Module:
 
 
 def conversion_of(model: nn.Module) -> dict | None:
-    """Attention, names of layers, options and interpolation by which `convert` makes a model what it is; else None.
+    """Arguments of `convert` for a converted model: attention, layers, options and interpolate; else None.
 
-    Solvers are left out: the layers have them, and they may have been changed since.
+    Solvers are left out, since those of the layers may have been changed.
     """
     converted = {
         name: cast(Converted, module) for name, module in model.named_modules() if hasattr(module, "conversion")
@@ -136,7 +135,7 @@ def conversion_of(model: nn.Module) -> dict | None:
 
 
 def forget_originals(model: nn.Module) -> None:
-    """Lets go of the originals of a model whose weights come from a file, which holds none of theirs."""
+    """Removes the originals of a model whose weights come from a file, which has none for them."""
     for module in converted_layers(model).values():
         module.replaced = ()
 
@@ -148,7 +147,7 @@ def converted_layers(model: nn.Module) -> dict[str, Converted]:
 
 @contextmanager
 def originals_in(model: nn.Module, names: Container[str] | None = None) -> Iterator[dict[str, nn.Module]]:
-    """Within it a converted model has its original attentions, or those of some names: the model as it was trained."""
+    """A context in which a converted model has its original attentions, all or those with some names."""
     converted = {name: layer for name, layer in converted_layers(model).items() if names is None or name in names}
     originals = {name: layer.replaced[0] for name, layer in converted.items()}
     for name, original in originals.items():
@@ -176,21 +175,21 @@ def set_share(model: nn.Module, share: float) -> None:
 class Interpolated(nn.Module):
     """(1 - share) original(tokens) + share mixer(tokens): from a pretrained attention to another while fine-tuning.
 
-    `share` is learned and starts at 0, where the output is the original's. It counts as the nearest number in [0, 1],
-    but its gradient is that of the formula everywhere, so that it can come back. The original is trained too, as a
-    copy: what `restore` puts back is untouched.
+    `share` is learned and starts at 0, where the output is that of the original. It is clamped to [0, 1] in the forward
+    pass, but not in the gradient, so that it can return. A copy of the original is trained too: `restore` puts back the
+    unchanged one.
     """
 
     def __init__(self, original: nn.Module, mixer: nn.Module):
         super().__init__()
-        # The configuration of a transformers model stays the one that all its layers share.
+        # The configuration of a transformers model is shared by all its layers, and is not copied.
         shared = [original.config] if hasattr(original, "config") else []
         self.original = copy.deepcopy(original, {id(config): config for config in shared})
         self.mixer = mixer
         self.share = nn.Parameter(next(original.parameters()).new_zeros(()))
 
     def forward(self, *args, **kwargs) -> Tensor | tuple[Tensor, Tensor | None]:
-        """What the original takes -> what it gives: tokens, or tokens and its attention weights."""
+        """Arguments of the original -> tokens, or tokens and attention weights, as the original returns them."""
         share = self.share + (self.share.clamp(0, 1) - self.share).detach()
         before, after = self.original(*args, **kwargs), self.mixer(*args, **kwargs)
         if isinstance(before, tuple):
@@ -198,14 +197,14 @@ class Interpolated(nn.Module):
         return (1 - share) * before + share * after
 
     def __getattr__(self, name: str):
-        """What torch's encoder asks of an attention before it is called, see `PlacedInTorch`."""
+        """Attributes that torch's encoder reads before it calls an attention, see `PlacedInTorch`."""
         if name in ("batch_first", "_qkv_same_embed_dim", "in_proj_weight", "in_proj_bias", "out_proj"):
             return getattr(self.mixer, name)
         return super().__getattr__(name)
 
 
 def carry(source: Source, layer: Attention) -> None:
-    """Copies the projections that the layer has use for; those that were frozen stay so."""
+    """Copies the projections that the layer uses; frozen ones stay frozen."""
     if isinstance(layer, Softmax):
         _write(layer.qkv, source.query, source.key, source.value)
     else:
@@ -233,7 +232,7 @@ def _joined(tensors: list[Tensor]) -> nn.Parameter:
 
 
 def _replacement(source: Source, attention: str, options: dict) -> nn.Module:
-    """The new attention with the source's projections, device and dtype, called as the source is called."""
+    """The new attention with projections, device and dtype of the source, and with its signature."""
     options = copy.deepcopy({"grid": source.place.grid, **options})
     dim, bias = source.query.weight.shape[1], source.query.bias is not None
     layer = create(attention, dim, heads=source.heads, bias=bias, **options)
@@ -261,12 +260,12 @@ def _has_filters(layer: nn.Module) -> bool:
 
 
 def _chosen(names: list[str], layers: Sequence[int | str] | None) -> list[str]:
-    """Names of the layers asked for, by index or name, each once."""
+    """Names of the requested layers, given by index or name, each once."""
     if layers is None:
         return names
     wanted = [layers] if isinstance(layers, int | str) else list(layers)
-    known = {*names, *range(-len(names), len(names))}
-    unknown = [layer for layer in wanted if layer not in known]
+    valid = {*names, *range(-len(names), len(names))}
+    unknown = [layer for layer in wanted if layer not in valid]
     if unknown or not wanted:
         raise ValueError(
             f"no self-attention {unknown}: there are {len(names)}, in order {', '.join(names)}"

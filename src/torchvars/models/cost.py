@@ -1,16 +1,18 @@
-"""What a model costs: parameters that are trained, and multiply-adds for one picture."""
+"""The cost of a model: trained parameters, and multiply-adds for one picture."""
 
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 
 import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..attention.modes import evaluating
@@ -18,6 +20,7 @@ from ..sparse import fourier, plain
 from ..sparse.fourier import Spectrum
 from .backbone import sides
 from .origin import image_size
+from .registry import BACKBONES, MODELS
 
 # The rows of the paper's main table, by their names here or in timm: its name, parameters in millions, and GFLOPs
 # (multiply-adds). GFNet stands there with the figures of GFNet-Ti*; PVT, 13.2 and 1.9, is in neither.
@@ -52,17 +55,16 @@ class Cost:
 
 
 def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
-    """Parameters that are trained, and multiply-adds for one picture as the model runs in eval mode.
+    """Trained parameters, and multiply-adds for one picture in evaluation mode.
 
-    Counted are products of matrices, convolutions, fused attention, and Fourier transforms: a real one of a grid of N
-    positions takes 2.5 N log2 N operations a channel by the usual formula, so 1.25 N log2 N multiply-adds, also where
-    it runs as a product with matrices (`torchvars.sparse.fourier`). Elementwise work is not counted: activations,
-    norms, thresholds, and products of spectra. The model is left as it was.
+    Counted are products of matrices, convolutions, fused attention, and Fourier transforms: a real transform of a grid
+    of N positions takes 2.5 N log2 N operations per channel by the usual formula, so 1.25 N log2 N multiply-adds, also
+    if it runs as a product with matrices (`torchvars.sparse.fourier`). Elementwise operations are not counted:
+    activations, norms, thresholds, and products of spectra. The model is not changed.
 
     Args:
         model: images (batch, channels, height, width) -> anything.
-        img_size: pixels of the picture, (height, width) if it is not square; what the model was
-            built for when None.
+        img_size: size of the picture in pixels, (height, width) if it is not square; by default that of the model.
     """
     return Cost(_trained(model), _multiply_adds(_operations(model, img_size)))
 
@@ -70,28 +72,58 @@ def cost(model: nn.Module, img_size: int | Sequence[int] | None = None) -> Cost:
 def cost_of(name: str) -> Cost:
     """The cost of a model of this package as it is created by its name: `cost` in a small part of the time.
 
-    Nothing is computed: tensors have shapes only. Of blocks that are alike one is counted, for all of them.
+    Nothing is computed: tensors have shapes only. At most two blocks of each stage are built, the first and one for all
+    others; of blocks that are alike one is counted.
     """
+    options, depths = _shortened(name)
     with torch.device("meta"), _Uninitialized():
-        model = timm.create_model(name)
-    parameters = _trained(model)
-    kinds: dict[tuple, list[nn.Module]] = {}
+        model = timm.create_model(name, **options)
     blocks = model.blocks
     assert isinstance(blocks, nn.Sequential)
-    for block in blocks:
-        kinds.setdefault(_kind(block), []).append(block)
-    model.blocks = nn.Sequential(*(alike[0] for alike in kinds.values()))
-    counter = _operations(model, None)
+    kinds: dict[tuple, _Alike] = {}
+    parameters = _trained(model)
+    for block, count in zip(blocks, _repeats(depths), strict=True):
+        alike = kinds.setdefault(_kind(block), _Alike(block))
+        alike.count += count
+        parameters += (count - 1) * _trained(block)
+    model.blocks = nn.Sequential(*(alike.block for alike in kinds.values()))
+    with _ShapesOnly():
+        counter = _operations(model, None)
     by_module = counter.get_flop_counts()
     repeated = sum(
-        (len(alike) - 1) * sum(by_module[f"{type(model).__name__}.blocks.{index}"].values())
+        (alike.count - 1) * sum(by_module[f"{type(model).__name__}.blocks.{index}"].values())
         for index, alike in enumerate(kinds.values())
     )
     return Cost(parameters, _multiply_adds(counter, repeated))
 
 
+@dataclass
+class _Alike:
+    """A block, and the number of blocks of the model that cost the same."""
+
+    block: nn.Module
+    count: int = 0
+
+
+def _shortened(name: str) -> tuple[dict, Sequence[int]]:
+    """Options of a model with at most two blocks in each stage, and the depths of the stages of the whole model."""
+    constructor, arguments = BACKBONES[MODELS[name][0]]
+    if "depths" in arguments:
+        return {"depths": [min(depth, 2) for depth in arguments["depths"]]}, arguments["depths"]
+    depth = arguments.get("depth", signature(constructor).parameters["depth"].default)
+    return {"depth": min(depth, 2)}, [depth]
+
+
+def _repeats(depths: Sequence[int]) -> list[int]:
+    """Number of blocks of the whole model for which each block of the shortened model stands.
+
+    The first block of a stage may differ from the others, which are alike.
+    """
+    return [count for depth in depths for count in ([1, depth - 1] if depth > 1 else [1])]
+
+
 class _Uninitialized(TorchFunctionMode):
-    """Leaves out what fills tensors with values: on the meta device there are none."""
+    """Skips the initialisation of tensors, which have no values on the meta device."""
 
     FILLS = frozenset(["normal_", "uniform_", "fill_", "zero_", "clamp_", "erfinv_", "mul_", "add_"])
 
@@ -101,8 +133,30 @@ class _Uninitialized(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _ShapesOnly(TorchDispatchMode):
+    """Elementwise operations give a tensor of the right shape, without PyTorch's slower rules for the meta device."""
+
+    ELEMENTWISE = frozenset(
+        {
+            *(torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor, torch.ops.aten.mul.Tensor),
+            *(torch.ops.aten.div.Tensor, torch.ops.aten.pow.Tensor_Scalar, torch.ops.aten.clamp_min.default),
+            *(torch.ops.aten.gelu.default, torch.ops.aten.relu.default, torch.ops.aten.neg.default),
+        }
+    )
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in self.ELEMENTWISE:
+            tensors = [each for each in args if isinstance(each, Tensor)]
+            first = tensors[0]
+            if first.is_floating_point() and all(each.dtype == first.dtype for each in tensors):
+                if all(each.shape == first.shape for each in tensors):
+                    return torch.empty_like(first)
+                return first.new_empty(torch.broadcast_shapes(*(each.shape for each in tensors)))
+        return func(*args, **(kwargs or {}))
+
+
 def _kind(block: nn.Module) -> tuple:
-    """What the cost of a block depends on: its modules, and the shapes of its tensors."""
+    """Key of the cost of a block: its modules, and the shapes of its tensors."""
     shapes = tuple((name, tensor.shape) for name, tensor in block.state_dict().items())
     return tuple((name, type(module)) for name, module in block.named_modules()), shapes
 
@@ -112,16 +166,16 @@ def _trained(model: nn.Module) -> int:
 
 
 def _operations(model: nn.Module, img_size: int | Sequence[int] | None) -> FlopCounterMode:
-    """What was counted while a model saw one picture."""
+    """The counted operations of a model on one picture."""
     picture = _blank_picture(model, img_size)
     counter = FlopCounterMode(display=False, custom_mapping=_FOURIER)
-    with torch.enable_grad(), evaluating(model), plain(), _transforms_by_fft(), counter:  # its hooks want gradients
+    with torch.enable_grad(), evaluating(model), plain(), _transforms_by_fft(), counter:  # its hooks need gradients
         model(picture)
     return counter
 
 
 def _multiply_adds(counter: FlopCounterMode, more: float = 0) -> int:
-    """The counter takes a multiply-add for two operations."""
+    """Number of multiply-adds; the counter counts each as two operations."""
     return round((counter.get_total_flops() + more) / 2)
 
 
@@ -138,9 +192,9 @@ def _blank_picture(model: nn.Module, img_size: int | Sequence[int] | None) -> Te
 
 @contextmanager
 def _transforms_by_fft() -> Iterator[None]:
-    """Lets the transforms of `sparse.fourier` run as `torch.fft`, wherever the package has imported them.
+    """A context in which the transforms of `sparse.fourier` run as `torch.fft`, in all modules of the package.
 
-    They give the same numbers, but the counter sees transforms in the place of products with matrices.
+    The numbers are the same, but the counter sees transforms instead of products with matrices.
     """
     package = __name__.split(".")[0]
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] == package]
@@ -174,7 +228,7 @@ def _coefficients_by_fft(filters: Tensor, grid: tuple[int, int]) -> Tensor:
     spectrum = torch.fft.rfft2(padded.roll((-(height // 2), -(width // 2)), dims=(-3, -2)), dim=(-3, -2))
     above = spectrum[..., : grid[0] // 2 + 1, :, :]
     below = spectrum[..., -torch.arange(above.shape[-3]) % grid[0], :, :]
-    rows, columns = (slice(1, 1 + (size - 1) // 2) for size in grid)  # those with a sine
+    rows, columns = (slice(1, 1 + (size - 1) // 2) for size in grid)  # with a sine
     top = torch.cat([(above + below).real, -(above + below).imag[..., columns, :]], dim=-2)
     bottom = torch.cat([(below - above).imag, (below - above).real[..., columns, :]], dim=-2)
     return torch.cat([top, bottom[..., rows, :, :]], dim=-3) / 2

@@ -1,7 +1,7 @@
 """DeiT (Touvron et al. 2021) on timm's VisionTransformer, with any attention.
 
-The paper's starred form: a convolutional patch embedding, no class token, and the mean over tokens. Inside, tokens stay
-on their grid, (batch, H, W, dim), so that every attention knows it.
+The paper's starred form: a convolutional patch embedding, no class token, and the mean over tokens. Inside, tokens keep
+their grid, (batch, H, W, dim), so that every attention knows it.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ class DeiT(VisionTransformer):
     """DeiT* with any attention.
 
     Args:
-        img_size: pixels of the pictures it is trained on.
+        img_size: size of the training pictures in pixels.
         attention: a name of `torchvars.attention.ATTENTIONS`, or one for each block.
-        attention_options: options of all of them.
-        options: those of timm's VisionTransformer, but for what is of its own attention and its own tokens.
+        attention_options: options of all attentions.
+        options: options of timm's VisionTransformer, except those of its attention and its tokens.
     """
 
     def __init__(
@@ -42,7 +42,9 @@ class DeiT(VisionTransformer):
     ):
         own = ("attn_drop_rate", "qk_norm", "scale_attn_norm", "reg_tokens", "patch_drop_rate")
         if refused := [name for name in own if options.get(name)]:
-            raise ValueError(f"{refused[0]} is of timm's attention or tokens, and has no meaning here: leave it out")
+            raise ValueError(
+                f"{refused[0]} is an option of timm's attention or tokens, which this model does not have: leave it out"
+            )
         grid = grid_of(img_size, patch_size)
         block = partial(_block, names=attention_names(attention, depth), grid=grid, attention_options=attention_options)
         super().__init__(
@@ -66,32 +68,32 @@ class DeiT(VisionTransformer):
         return self.pos_drop(add_positions(x, self.pos_embed, self.patch_embed.grid_size))
 
     def forward_features(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """Tokens behind the last block, (batch, N, dim)."""
+        """Tokens after the last block, (batch, N, dim)."""
         return super().forward_features(x, attn_mask, is_causal).flatten(1, 2)
 
     def forward_intermediates(self, x: Tensor, indices=None, *, output_fmt: str = "NCHW", **options):
-        """As timm's: see VisionTransformer."""
-        found = cast(Any, super().forward_intermediates(x, indices, output_fmt=output_fmt, **options))
+        """The same as that of timm's VisionTransformer."""
+        result = cast(Any, super().forward_intermediates(x, indices, output_fmt=output_fmt, **options))
         if options.get("output_dict"):
             names = ("image_intermediates", "image_features")
-            return {name: _flat(found[name], output_fmt) for name in names if name in found}
+            return {name: _flat(result[name], output_fmt) for name in names if name in result}
         if options.get("intermediates_only"):
-            return _flat(found, output_fmt)
-        return found[0].flatten(1, 2), _flat(found[1], output_fmt)
+            return _flat(result, output_fmt)
+        return result[0].flatten(1, 2), _flat(result[1], output_fmt)
 
     def no_weight_decay(self) -> set[str]:
         return super().no_weight_decay() | undecayed(self)
 
 
 def _flat(tokens: Tensor | list[Tensor], output_fmt: str) -> Tensor | list[Tensor]:
-    """Tokens on their grid as a sequence, where a sequence is asked for."""
+    """Tokens on their grid, flattened to a sequence if that is the output format."""
     if isinstance(tokens, list):
         return [part.flatten(1, 2) if output_fmt == "NLC" else part for part in tokens]
     return tokens.flatten(1, 2)
 
 
 class _Stem(ConvStem):
-    """The stem, with what timm's VisionTransformer asks of a patch embedding."""
+    """The stem with the interface of a patch embedding of timm's VisionTransformer."""
 
     def __init__(self, img_size: int | Sequence[int], patch_size: int, in_chans: int, embed_dim: int, **_):
         super().__init__(embed_dim, patch_size, in_chans)
@@ -121,7 +123,7 @@ def _block(
     attention_options: dict | None,
     **options,
 ) -> nn.Module:
-    """timm's block with an attention of ours."""
+    """A block of timm with an attention of this package."""
     block = Block(dim=dim, num_heads=num_heads, qkv_bias=qkv_bias, depth=depth, **options)
     bias = {} if qkv_bias else {"bias": False}
     block.attn = build_attention(names[depth], dim, num_heads, grid, {**bias, **(attention_options or {})})

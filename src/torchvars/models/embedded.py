@@ -3,7 +3,7 @@
 from pathlib import Path
 
 EMBEDDED = Path(__file__).parent.parent / "weights"
-TAGS = ("imagenette", "cifar10")  # of which the first that is there is meant by the name of the model alone
+TAGS = ("imagenette", "cifar10")  # in the order of preference for a name without a tag
 
 
 def embedded() -> list[str]:
@@ -13,10 +13,10 @@ def embedded() -> list[str]:
 
 
 def find_embedded(name: str) -> Path:
-    """The folder of weights of a name, with or without the pictures it was trained on.
+    """The folder of the weights with a name, with or without the pictures they were trained on.
 
     Raises:
-        ValueError: there are none.
+        ValueError: no weights have this name.
     """
     for found in embedded():
         if name in (found, found.partition(".")[0]):

@@ -1,4 +1,4 @@
-"""What numbers and times may depend on beside the program."""
+"""The environment that numbers and times depend on: versions and the machine."""
 
 import os
 import platform

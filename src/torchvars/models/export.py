@@ -1,4 +1,4 @@
-"""Models for other runtimes: ONNX, and PyTorch's own exported programs."""
+"""Export of models to ONNX and to exported programs of PyTorch."""
 
 import copy
 import io
@@ -25,7 +25,7 @@ FORMATS = ("onnx", "pt2")
 
 
 def check_runtime(format: str) -> None:
-    """A ModuleNotFoundError if what writes or runs that format is not installed."""
+    """Raises a ModuleNotFoundError if a package that writes or runs a format is not installed."""
     if format == "onnx":
         for module in ("onnx", "onnxscript", "onnxruntime"):
             import_module(module)
@@ -39,19 +39,20 @@ def export(
     *,
     extend: Callable[[Classifier, Tensor], Any] | None = None,
     half: bool = False,
-    say: Callable[[str], object] = lambda step: None,
+    report: Callable[[str], object] = lambda step: None,
 ) -> float:
-    """Writes a classifier, pixels in [0, 1] -> logits, for any batch of pictures of one size, and runs what it wrote.
+    """Writes a classifier, pixels in [0, 1] -> logits, for batches of pictures of one size, and checks the file.
 
-    It computes in single precision. An ONNX file says in its metadata what the classes are and how pixels are made.
+    The file computes in single precision. The metadata of an ONNX file has the classes and the preprocessing.
 
     Args:
         format: "onnx" or "pt2" (a `torch.export` program).
-        img_size: pixels of the pictures; what the model was built for when None.
+        img_size: size of the pictures in pixels; by default that of the model.
         extend: (classifier, pixels) -> a module that returns more than logits, such as `torchvars.maps.WithMaps`, with
-            `classifier`, `inputs`, `outputs` and `metadata` as that has them; for ONNX.
+            the same attributes `classifier`, `inputs`, `outputs` and `metadata`; for ONNX.
         half: whether large weights are stored in half precision, which halves the file; for ONNX.
-        say: told of each step, in a line, before it is taken.
+        report: called with a line of text before each step.
+
     Returns:
         The largest difference between the logits of the file and of the model, on random pictures of two batch sizes.
     """
@@ -70,7 +71,7 @@ def export(
             f"{len(open_ended)} layers, such as {open_ended[0]}, solve to a tolerance: how many steps they take "
             "depends on the picture, which an exported file cannot express; set their tolerance to None"
         )
-    classifier = copy.deepcopy(classifier).cpu().float().eval().requires_grad_(False)  # the caller's stays as it is
+    classifier = copy.deepcopy(classifier).cpu().float().eval().requires_grad_(False)  # the caller's is not changed
     generator = torch.Generator().manual_seed(0)
     pictures = [torch.rand(batch, len(classifier.mean), *size, generator=generator) for batch in (2, 3)]
     try:
@@ -82,25 +83,25 @@ def export(
         extended = extend(classifier, pictures[0])
         metadata["maps"] = extended.metadata
         extended.classifier = fold(extended.classifier, pictures[0])
-        content = _onnx(extended, pictures[0], metadata, half, say)
+        content = _onnx(extended, pictures[0], metadata, half, report)
         run = _session(content, extended.inputs)
     elif format == "pt2":
         classifier = fold(classifier, pictures[0])
-        say("tracing the model")
+        report("tracing the model")
         program = _trace(classifier, (pictures[0],))
         content = io.BytesIO()
         torch.export.save(program, content, extra_files={"torchvars.json": json.dumps(metadata)})
         content = content.getvalue()
         run = torch.export.load(io.BytesIO(content)).module()
     else:
-        content = _onnx(fold(classifier, pictures[0]), pictures[0], metadata, half, say)
+        content = _onnx(fold(classifier, pictures[0]), pictures[0], metadata, half, report)
         run = _session(content)
-    say("comparing its logits with the model's")
+    report("comparing its logits with the model's")
     differences = [
         (run(picture) - logits).abs().max().item() for picture, logits in zip(pictures, expected, strict=True)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, lambda aside: aside.write_bytes(content))
+    write_whole(path, lambda temporary: temporary.write_bytes(content))
     return max(differences)
 
 
@@ -109,7 +110,7 @@ def _has_tolerance(module: nn.Module) -> bool:
 
 
 def describe(classifier: Classifier, size: tuple[int, int]) -> dict[str, object]:
-    """What has to be known of an exported classifier: its classes, and how pixels are made of a picture."""
+    """Metadata of an exported classifier: its classes, and the preprocessing of pictures."""
     origin = origin_of(classifier.model)
     return {
         "torchvars": __version__,
@@ -127,7 +128,7 @@ def describe(classifier: Classifier, size: tuple[int, int]) -> dict[str, object]
 
 
 def _trace(model: nn.Module, inputs: tuple, of_pictures: bool = True) -> torch.export.ExportedProgram:
-    """A program of any batch: of pictures, the first input, or of all that the first input is made of."""
+    """A program with a dynamic batch dimension, of the first input or of all tensors in it."""
     batch = {0: torch.export.Dim("batch", min=1, max=4096)}
     if of_pictures:
         shapes = (batch, *[None] * (len(inputs) - 1))
@@ -137,23 +138,23 @@ def _trace(model: nn.Module, inputs: tuple, of_pictures: bool = True) -> torch.e
 
 
 def _onnx(
-    module: nn.Module, pictures: Tensor, metadata: dict[str, object], half: bool, say: Callable[[str], object]
+    module: nn.Module, pictures: Tensor, metadata: dict[str, object], half: bool, report: Callable[[str], object]
 ) -> bytes:
-    """The bytes of an ONNX file; what is not text in the metadata is JSON."""
+    """The bytes of an ONNX file; values of the metadata that are not text are written as JSON."""
     import onnx_ir
     from onnx_ir.passes import common
 
     more: dict[str, Tensor] = getattr(module, "inputs", {})
     inputs = (pictures, *more.values())
     bodies = by_calls(module, *inputs)
-    say("tracing the model")
+    report("tracing the model")
     program = _trace(module, inputs)
-    say(f"translating {len(program.graph.nodes)} operations to ONNX")
+    report(f"translating {len(program.graph.nodes)} operations to ONNX")
     names = ["logits", *getattr(module, "outputs", ())]
     model = _translate(program, input_names=["pixels", *more], output_names=names)
     called = {node.op_type for node in model.graph}
     if bodies := {name: body for name, body in bodies.items() if name in called}:
-        say(f"adding the solver, once for {len(bodies)} kind{'s' if len(bodies) > 1 else ''} of layers")
+        report(f"adding the solver, once for {len(bodies)} kind{'s' if len(bodies) > 1 else ''} of layers")
         add_functions(model, bodies, lambda body, inputs: _translate(_trace(body, inputs, of_pictures=False)))
     for change in (
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
@@ -161,7 +162,7 @@ def _onnx(
         common.CommonSubexpressionEliminationPass(),
         common.RemoveUnusedNodesPass(),
         common.RemoveUnusedOpsetsPass(),
-        common.ClearMetadataAndDocStringPass(),  # where in the code each node came from, with the paths of this machine
+        common.ClearMetadataAndDocStringPass(),  # which has paths of this machine
     ):
         change(model)
     _name_batch(model)
@@ -177,7 +178,7 @@ def _translate(
 ):
     """A model of onnx_ir whose constants are folded.
 
-    That is onnxscript's optimiser but for its patterns: they are of other models, and take nine tenths of its time.
+    This is onnxscript's optimiser without its patterns, which are for other models and take nine tenths of the time.
     """
     from onnx_ir.passes import common
     from onnxscript.optimizer import fold_constants
@@ -194,7 +195,7 @@ def _translate(
 
 
 def _store_in_half(model, least: int = 1024) -> None:
-    """Stores initializers of at least that many numbers in half precision; a Cast before they are used, once."""
+    """Stores initializers with at least so many numbers in half precision, each with one Cast to single precision."""
     import numpy as np
     import onnx_ir
 
@@ -217,7 +218,7 @@ def _store_in_half(model, least: int = 1024) -> None:
 
 
 def _name_batch(model) -> None:
-    """Calls the axis of pictures `batch` wherever it is, and not s26 or as the tracer called it."""
+    """Names the axis of pictures `batch` everywhere, in place of names of the tracer such as s26."""
     import onnx_ir
 
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
@@ -236,9 +237,9 @@ def _session(content: bytes, more: dict[str, Tensor] | None = None) -> Callable[
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    given = {name: value.numpy() for name, value in (more or {}).items()}
+    inputs = {name: value.numpy() for name, value in (more or {}).items()}
 
     def run(pixels: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(["logits"], {"pixels": pixels.numpy(), **given})[0])
+        return torch.from_numpy(session.run(["logits"], {"pixels": pixels.numpy(), **inputs})[0])
 
     return run

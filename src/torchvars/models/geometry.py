@@ -1,4 +1,4 @@
-"""Where the pixels of a stored picture go: one geometry for a picture and for all that is marked in it."""
+"""Geometry of preprocessing: the same for a picture, its mask and its points."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Geometry:
-    """A picture is resized, and a box is cut out of it. All sizes are (width, height), places are (left, top).
+    """Resizing of a picture, then a crop. Sizes are (width, height), places are (left, top).
 
     Attributes:
-        before: size of the stored picture.
-        resized: size of all of it afterwards.
-        corner: place of the box in that.
-        size: of the box.
+        before: size of the picture before.
+        resized: size of the resized picture.
+        corner: place of the crop in the resized picture.
+        size: size of the crop.
     """
 
     before: tuple[int, int]
@@ -28,10 +28,10 @@ class Geometry:
     size: tuple[int, int]
 
     def image(self, image: Image.Image, *, mixed: bool = True) -> Image.Image:
-        """A picture of the size `before` as it is shown; as it is if nothing changes.
+        """Resizes and crops a picture of the size `before`.
 
         Args:
-            mixed: whether pixels are means of those around them (bicubic), or that of the nearest.
+            mixed: whether to interpolate (bicubic), or to take the nearest pixels.
         """
         from PIL import Image
 
@@ -44,20 +44,20 @@ class Geometry:
         return image.resize(self.resized, resampling).crop((left, top, left + width, top + height))
 
     def mask(self, labels: np.ndarray) -> np.ndarray:
-        """Labels (H, W) of the pixels of a picture, each as that of the nearest pixel: (height, width)."""
+        """Resizes and crops the labels (H, W) of the pixels of a picture, by nearest pixels: (height, width)."""
         from PIL import Image
 
         return np.array(self.image(Image.fromarray(labels), mixed=False))
 
     def points(self, places: np.ndarray) -> np.ndarray:
-        """Places (N, 2) in a picture, from the left and the top, in those of the box; what is outside is left out.
+        """Places (N, 2) in a picture, from the left and the top, as places in the crop; those outside are left out.
 
-        A pixel reaches from its number to the next one: the centre of the first is at .5.
+        A pixel extends from its index to the next one: the centre of the first is at .5.
         """
         return self._moved(places)[self.shows(places)]
 
     def shows(self, places: np.ndarray) -> np.ndarray:
-        """Which of some places (N, 2) are in the box: (N,)."""
+        """Whether places (N, 2) are in the crop: (N,)."""
         moved = self._moved(places)
         return np.all((moved >= 0) & (moved < self.size), axis=1)
 
@@ -66,9 +66,9 @@ class Geometry:
 
 
 def centred(width: int, height: int, size: int) -> Geometry:
-    """The clean protocol: the shorter side to 256 / 224 of the size, and the middle of it.
+    """The geometry of evaluation: the shorter side is resized to 256 / 224 of the size, and the centre is cropped.
 
-    A picture that has the size is left as it is.
+    A picture that has the size is not changed.
     """
     if width == height == size:
         return Geometry((size, size), (size, size), (0, 0), (size, size))

@@ -23,10 +23,10 @@ class GFNet(Backbone):
     """GFNet with any attention.
 
     Args:
-        img_size: pixels of the pictures it is trained on.
-        dim, depth, heads: width, blocks, and heads of an attention that has them.
+        img_size: size of the training pictures in pixels.
+        dim, depth, heads: width, number of blocks, and number of heads of an attention that has heads.
         attention: a name of `torchvars.attention.ATTENTIONS`, or one for each block.
-        attention_options: options of all of them.
+        attention_options: options of all attentions.
     """
 
     def __init__(

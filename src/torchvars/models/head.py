@@ -1,4 +1,4 @@
-"""The head of a classifier: where it is, and a head for some of the classes it knows."""
+"""The head of a classifier: its name, and a head for some of its classes."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -13,20 +13,20 @@ USUAL = ("classifier", "cls_classifier", "distillation_classifier", "heads.head"
 
 
 def head_names(model: nn.Module) -> tuple[str, ...]:
-    """Names of the layers that give logits, as timm's contract says, else as usual; there may be none."""
+    """Names of the layers that return logits: those of timm's configuration, else usual names; may be empty."""
     named = (getattr(model, "default_cfg", None) or {}).get("classifier") or USUAL
     modules = dict(model.named_modules())
     return tuple(name for name in ([named] if isinstance(named, str) else named) if name in modules)
 
 
 def linear_heads(model: nn.Module) -> dict[str, nn.Linear]:
-    """The heads by their names; a ValueError unless they are linear layers."""
+    """The heads by their names. Raises a ValueError unless they are linear layers."""
     heads = {name: model.get_submodule(name) for name in head_names(model)}
     linear = {name: head for name, head in heads.items() if isinstance(head, nn.Linear)}
-    foreign = [type(head).__name__ for name, head in heads.items() if name not in linear]
-    if foreign or not heads:
+    others = [type(head).__name__ for name, head in heads.items() if name not in linear]
+    if others or not heads:
         raise ValueError(
-            f"{type(model).__name__} has {'no head that is known here' if not heads else f'a head of {foreign[0]}'}: "
+            f"{type(model).__name__} has {'no known head' if not heads else f'a head of {others[0]}'}: "
             "expected a linear layer from features to logits"
         )
     return linear
@@ -34,7 +34,7 @@ def linear_heads(model: nn.Module) -> dict[str, nn.Linear]:
 
 @torch.no_grad()
 def cut_head(model: nn.Module, columns: Sequence[int]) -> nn.Module:
-    """Leaves of the logits of a model those of some classes, in this order, to the bit; in place."""
+    """Reduces the logits of a model to those of some classes, in this order, bit for bit; in place."""
     for name, head in linear_heads(model).items():
         smaller = nn.Linear(head.in_features, len(columns), bias=head.bias is not None).to(head.weight)
         smaller.weight.copy_(head.weight[list(columns)])

@@ -1,4 +1,4 @@
-"""A file or folder that one process writes, and no other."""
+"""Locks on files and folders that one process writes."""
 
 import hashlib
 import os
@@ -12,11 +12,11 @@ from filelock import FileLock, Timeout
 
 @contextmanager
 def held(path: Path, refusal: str, wait: float = 0) -> Iterator[None]:
-    """While this process writes to a path, no other on this machine does: each would undo the other's work.
+    """A context in which no other process on this machine writes to a path.
 
     Args:
-        path: a file or a folder, which need not be there yet.
-        refusal: what the ValueError says if another process holds it.
+        path: file or folder, which need not exist yet.
+        refusal: message of the ValueError if another process holds the lock.
         wait: seconds to wait for that process.
     """
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:24]

@@ -1,7 +1,7 @@
-"""A converted model beside what it was: its layers and the attentions they replace, the whole and the original.
+"""Comparison of a converted model with the original, of each layer or of the whole model; without labels.
 
-Nothing here needs a label. In `Matching` each layer is by itself: it is given the inputs that the original model
-gives to the attention it replaces, so that no layer has to cope with the errors of those before it.
+In `Matching` each layer is trained by itself, on the inputs of the attention that it replaces in the original model, so
+that it does not depend on the errors of the layers before it.
 """
 
 import math
@@ -21,7 +21,7 @@ from .head import linear_heads
 
 
 class Call(NamedTuple):
-    """How a layer was called, and the tokens it gave."""
+    """Arguments of a call of a layer, and the tokens it returned."""
 
     args: tuple
     kwargs: dict
@@ -52,14 +52,14 @@ def calls_of(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, Call]]:
 
 
 def tokens_of(output: Tensor | tuple) -> Tensor:
-    """What an attention passes on; those of torch and transformers return weights beside it."""
+    """The tokens in the output of an attention, which may include weights in torch and transformers."""
     return output[0] if isinstance(output, tuple) else output
 
 
 class Matching(nn.Module):
     """The converted layers of a model, each beside the attention it replaces.
 
-    Its parameters are those of the converted layers. The rest of the model is only run: by the originals, in evaluation
+    Its parameters are those of the converted layers. The rest of the model only runs with the originals, in evaluation
     mode and without gradients.
 
     Args:
@@ -82,11 +82,11 @@ class Matching(nn.Module):
             )
         self.names = tuple(found)
         self.layers = nn.ModuleList(found.values())
-        self.whole = (model,)  # in a tuple: its other parameters are not trained
+        self.whole = (model,)  # in a tuple, so that its other parameters are not trained
 
     @torch.no_grad()
     def run_original(self, images: Tensor) -> tuple[Tensor, dict[str, Call]]:
-        """The logits of the original model, and how it calls the attentions that were replaced."""
+        """The logits of the original model, and its calls of the attentions that were replaced."""
         (model,) = self.whole
         with evaluating(model), originals_in(model) as originals, calls_of(originals) as calls:
             logits = run_model(model, images)
@@ -94,11 +94,10 @@ class Matching(nn.Module):
 
     @torch.no_grad()
     def settle(self, images: Tensor) -> None:
-        """Puts the prototypes of `vars_p` where the keys of some images are, before anything is learned.
+        """Initialises the prototypes of `vars_p` from the keys of some images, before training.
 
-        Softmax over keys that lie in clusters is softmax over the centres of these, so that the centres, scaled as
-        attention scales its keys, are what queries are compared with. Where there are fewer tokens than prototypes,
-        they stay as they are.
+        Softmax over keys in clusters is softmax over the centres of the clusters, so queries are compared with the
+        centres, scaled as attention scales its keys. If there are fewer tokens than prototypes, they are not changed.
         """
         _, calls = self.run_original(images)
         for name, layer in self.named():
@@ -129,7 +128,7 @@ class Matching(nn.Module):
         )
 
     def named(self) -> Iterator[tuple[str, nn.Module]]:
-        """The layers with the names that they have in the model."""
+        """The layers with their names in the model."""
         return zip(self.names, self.layers, strict=True)
 
 
@@ -140,21 +139,21 @@ def relative_error(output: Tensor, expected: Tensor) -> Tensor:
 
 
 def place_at_keys(of_keys: Tensor, of_queries: Tensor, keys: Tensor) -> None:
-    """Prototypes (heads, width, M) of keys and of queries from centres of keys (heads, N, width); in place."""
+    """Sets prototypes (heads, width, M) of keys and of queries to centres of keys (heads, N, width); in place."""
     centres = cluster(keys, of_keys.shape[-1])
     spread = torch.cdist(keys, centres).amin(-1).square().mean(-1)[:, None, None]
-    centred = centres - keys.mean(1, keepdim=True)  # what all have in common changes no share
+    centred = centres - keys.mean(1, keepdim=True)  # a common offset does not change softmax
     of_keys.copy_((centred / spread.clamp_min(1e-6)).mT)
     of_queries.copy_((centred * keys.shape[-1] ** -0.5).mT)
 
 
 def cluster(points: Tensor, count: int, rounds: int = 8) -> Tensor:
-    """Centres by k-means++: (heads, N, width) -> (heads, count, width). Its chance is always the same."""
+    """Centres by k-means++: (heads, N, width) -> (heads, count, width), with a fixed seed."""
     generator = torch.Generator(points.device).manual_seed(0)
-    centres, farness = points[:, :1], torch.full(points.shape[:-1], torch.inf, device=points.device)
-    for _ in range(count - 1):  # the farther from those chosen, the likelier
-        farness = torch.minimum(farness, torch.cdist(points, centres[:, -1:]).squeeze(-1).square())
-        drawn = torch.multinomial(farness + 1e-9, 1, generator=generator)
+    centres, distances = points[:, :1], torch.full(points.shape[:-1], torch.inf, device=points.device)
+    for _ in range(count - 1):  # drawn with probability proportional to the squared distance
+        distances = torch.minimum(distances, torch.cdist(points, centres[:, -1:]).squeeze(-1).square())
+        drawn = torch.multinomial(distances + 1e-9, 1, generator=generator)
         centres = torch.cat([centres, points.gather(1, drawn.unsqueeze(-1).expand(-1, -1, points.shape[-1]))], 1)
     for _ in range(rounds):
         nearest = torch.cdist(points, centres).argmin(-1, keepdim=True)
@@ -166,7 +165,7 @@ def cluster(points: Tensor, count: int, rounds: int = 8) -> Tensor:
 
 @contextmanager
 def outputs_of(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what a layer gives whenever it runs."""
+    """Collects the outputs of a layer whenever it runs."""
     outputs = []
     hook = layer.register_forward_hook(lambda layer, args, output: outputs.append(output))
     try:
@@ -209,18 +208,18 @@ class Joining(nn.Module):
         joined = set(joined)
         layers = {name: self.student.get_submodule(name) for name in self.names}
         with originals_in(self.student, set(self.names) - joined):
-            logits, features, found = self._run(self.student, pixels)
+            logits, features, calls = self._run(self.student, pixels)
         errors = []
         for name, layer in layers.items():
             call = expected[name]
-            output = found[name].output if name in joined else tokens_of(layer(*call.args, **call.kwargs))
+            output = calls[name].output if name in joined else tokens_of(layer(*call.args, **call.kwargs))
             errors.append(relative_error(output, call.output))
         return logits, taught, relative_error(features, known), torch.stack(errors)
 
 
 @contextmanager
 def features_of(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what the head of a model is given: the final features of the pictures."""
+    """Collects the inputs of the head of a model: the final features of the pictures."""
     head, features = next(iter(linear_heads(model).values())), []
     hook = head.register_forward_pre_hook(lambda module, args: features.append(args[0]))
     try:
@@ -237,29 +236,28 @@ def match(
     learning_rate: float = 1e-3,
     warmup: int = 30,
 ) -> dict[str, float]:
-    """Lets every converted layer of a model learn the output of the attention it replaces; in place.
+    """Trains every converted layer of a model to match the attention it replaces; in place.
 
         model = torchvars.convert(timm.create_model("deit_tiny_patch16_224", pretrained=True), "vars_p")
         errors = torchvars.match(model, loader)
 
-    Each layer learns by itself, on the inputs that the original model gives it. No label is looked at, and nothing but
-    the converted layers is changed. It works in memory on whatever the loader gives: for runs that leave checkpoints,
-    take several processes and are resumed there is `torchvars convert`, which puts the same module into the training
-    loop.
+    Each layer is trained by itself, on its inputs in the original model. Labels are not used, and only the converted
+    layers are changed. There are no checkpoints: for runs that can be resumed, or on several processes, use `torchvars
+    convert`, which trains the same module.
 
     Args:
         model: converted by `convert`, with its originals still there (not loaded from a file).
-        loader: batches of images as the model takes them, or tuples whose first entry they are. It is gone through as
-            often as it takes.
-        steps: batches to learn from.
-        learning_rate: peak of AdamW's, after a linear warm-up of so many steps; it falls to zero along a cosine.
+        loader: batches of normalised images, or tuples that begin with them. It is repeated as often as necessary.
+        steps: number of steps.
+        learning_rate: peak learning rate of AdamW, which falls to zero along a cosine.
+        warmup: number of steps of linear warm-up.
 
     Returns:
-        the relative error |own - original|^2 / |original|^2 of each layer by its name, a mean over the last tenth of
+        The relative error |own - original|^2 / |original|^2 of each layer by its name, a mean over the last tenth of
         the steps.
 
     Raises:
-        FloatingPointError: a loss is not a number; the layers are as they were when the last was.
+        FloatingPointError: a loss is not finite; the layers keep the weights of the last finite loss.
     """
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
@@ -297,7 +295,7 @@ def match(
 
 
 def _endless(loader: Iterable) -> Iterator[Tensor]:
-    """The images of a loader, again and again."""
+    """Yields the images of a loader, which is repeated without end."""
     while True:
         empty = True
         for batch in loader:

@@ -1,8 +1,8 @@
-"""How a model was made, so that it can be made again: a name of ours, of timm or of transformers, and a conversion.
+"""Origins: how a model was built, by a name of this package, of timm or of transformers, and a conversion.
 
 An origin is {"name": ..., "options": {...}}, and "conversion" where the model was converted. Names are those of
 `torchvars.create`, "timm:ARCHITECTURE" with the arguments of `timm.create_model`, and "transformers:CLASS" with the
-entries of its configuration. A model says its own in `origin`; of models of timm and transformers it is read off.
+entries of its configuration. A model has its own in `origin`; those of models of timm and transformers are derived.
 """
 
 import warnings
@@ -19,9 +19,9 @@ _IN_TRANSFORMERS = {"num_classes": "num_labels", "img_size": "image_size"}
 
 
 class Described(nn.Module):
-    """What a model of ours, of timm or of transformers says of itself, as a type checker sees it.
+    """Attributes of models of this package, of timm or of transformers, for type checkers.
 
-    No class has all of it: whoever reads it asks `hasattr` or `getattr` first.
+    No class has all of them: check by `hasattr` or `getattr` first.
     """
 
     origin: dict[str, Any]
@@ -38,7 +38,7 @@ class Described(nn.Module):
 
 
 def origin_of(model: nn.Module) -> dict | None:
-    """The origin of a model as it is now; None if it cannot be known."""
+    """The current origin of a model; None if it is unknown."""
     origin = getattr(model, "origin", None) or _origin_in_timm(model) or _origin_in_transformers(model)
     if origin is None:
         return None
@@ -50,7 +50,7 @@ def origin_of(model: nn.Module) -> dict | None:
 
 
 def is_plain(origin: dict) -> bool:
-    """Whether a model is one of `torchvars.create`, as that makes it."""
+    """Whether a model is as `torchvars.create` builds it, without a conversion."""
     return ":" not in origin["name"] and "conversion" not in origin
 
 
@@ -69,14 +69,14 @@ def build(origin: dict) -> nn.Module:
             raise ValueError(f"the conversion of {origin['name']} has no {', '.join(sorted(missing))}")
         interpolate, options = conversion.get("interpolate", False), conversion.get("options", {})
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they were for who converted it first
+            warnings.simplefilter("ignore")  # shown when it was converted first
             convert(model, conversion["attention"], layers=conversion["layers"], interpolate=interpolate, **options)
         forget_originals(model)
     return model
 
 
 def image_size(model: nn.Module) -> tuple[int, int] | None:
-    """Height and width of the pictures that a model was built for; None if it does not say."""
+    """Height and width of the pictures that a model was built for; None if they are unknown."""
     origin = getattr(model, "origin", None) or {"options": {}}
     patches = getattr(model, "patch_embed", None)
     cfg, config = getattr(model, "pretrained_cfg", None) or {}, getattr(model, "config", None)
@@ -91,7 +91,7 @@ def image_size(model: nn.Module) -> tuple[int, int] | None:
 
 
 def count_classes(model: nn.Module) -> int | None:
-    """The number of classes that a model tells apart; None if it does not say."""
+    """Number of classes of a model; None if it is unknown."""
     return getattr(model, "num_classes", getattr(model, "num_labels", None))
 
 
@@ -115,14 +115,14 @@ def _create_in_timm(name: str, options: dict) -> nn.Module:
 
 
 def check_timm(name: str) -> None:
-    """A ValueError if timm has no model of that name."""
+    """Raises a ValueError if timm has no model of that name."""
     if not timm.is_model(name):
         close = timm.list_models(f"*{name.split('.')[0]}*")[:3]
         raise ValueError(f"timm knows no model {name!r}" + (f"; did you mean {', '.join(close)}?" if close else ""))
 
 
 def _origin_in_timm(model: nn.Module) -> dict | None:
-    """timm keeps the name of a model and what its weights are for; of its arguments, those that show are read off."""
+    """The origin of a model of timm, from its configuration and the arguments that are attributes."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     name = cfg.get("architecture")
     if not name or not timm.is_model(name):
@@ -144,7 +144,7 @@ def _origin_in_timm(model: nn.Module) -> dict | None:
 
 
 def _has_tag(name: str, tag: str | None) -> bool:
-    """Whether timm itself knows weights of that tag; others come from the hub."""
+    """Whether timm itself has weights with a tag; others come from the hub."""
     try:
         return bool(tag) and timm.get_pretrained_cfg(f"{name}.{tag}", allow_unregistered=False) is not None
     except RuntimeError:
@@ -161,7 +161,7 @@ def _create_in_transformers(name: str, options: dict) -> nn.Module:
     if kind is None or not is_model or kind.config_class is None:
         raise ValueError(f"transformers {transformers.__version__} has no model {name!r}")
     options = {_IN_TRANSFORMERS.get(key, key): value for key, value in options.items()}
-    if "num_labels" in options:  # they are counted by their names
+    if "num_labels" in options:  # else the names would set the number
         options = {key: value for key, value in options.items() if key not in ("id2label", "label2id")}
     known = kind.config_class().to_dict()  # from_dict would take anything
     if unknown := [key for key in options if key not in known and key != "num_labels"]:
@@ -170,12 +170,12 @@ def _create_in_transformers(name: str, options: dict) -> nn.Module:
 
 
 def _origin_in_transformers(model: nn.Module) -> dict | None:
-    """Its configuration says everything, if the class is one that comes with transformers."""
+    """The origin of a model of transformers, from its configuration; None for classes of others."""
     kind = cast(Any, type(model))
     if not kind.__module__.startswith("transformers.models.") or not hasattr(model, "config"):
         return None
     known = kind.config_class().to_dict()
-    options = cast(Described, model).config.to_dict()  # which may hold notes of the user's
+    options = cast(Described, model).config.to_dict()  # which may have entries of the user
     options = {key: value for key, value in options.items() if key in known and key != "transformers_version"}
     return {"name": f"transformers:{kind.__name__}", "options": options}
 

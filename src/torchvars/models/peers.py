@@ -1,4 +1,4 @@
-"""What has to be known of a trained model, ours or a peer's: its pictures, and what its logits stand for."""
+"""Picture sizes and class names of trained models of any library."""
 
 import re
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from .origin import Described, count_classes
 
 @torch.no_grad()
 def resized(name: str, classifier: Classifier, size: int) -> Classifier:
-    """Lets a model take pictures of another size, its position embeddings resampled if it has any; in place.
+    """Changes the size of the pictures of a model, and resamples its position embeddings; in place.
 
     Raises:
-        ValueError: it takes none of that size.
+        ValueError: the model cannot take this size.
     """
     model, own = cast(Described, classifier.model), own_size(classifier.model)
     try:
@@ -32,13 +32,13 @@ def resized(name: str, classifier: Classifier, size: int) -> Classifier:
 
 
 def takes_size(name: str) -> bool:
-    """Whether a model of timm is built for pictures of one size, so that it is told which (timm:NAME)."""
+    """Whether a model of timm (timm:NAME) is built for one size of pictures, and takes `img_size`."""
     cfg = timm.get_pretrained_cfg(name.removeprefix("timm:"), allow_unregistered=False)
     return cfg is None or cfg.fixed_input_size
 
 
 def class_names(classifier: Classifier) -> tuple[str, ...] | None:
-    """What its logits stand for, as folders are named; those of ImageNet if there are 1000. None if it is not known."""
+    """Names of the classes, as folders are named; those of ImageNet if there are 1000. None if they are unknown."""
     if classifier.classes is not None:
         return classifier.classes
     if count_classes(classifier.model) == 1000:
@@ -49,7 +49,7 @@ def class_names(classifier: Classifier) -> tuple[str, ...] | None:
 
 
 def readable_name(name: str) -> str:
-    """The name of a class in English, where it is one of WordNet such as n01440764; else as it is."""
+    """The English name of a class of WordNet such as n01440764; any other name as it is."""
     if not re.fullmatch(r"n\d{8}", name):
         return name
     from timm.data import ImageNetInfo
@@ -61,7 +61,7 @@ def readable_name(name: str) -> str:
 
 
 class Among(nn.Module):
-    """A classifier that is asked about some of its classes only."""
+    """A classifier reduced to some of its classes."""
 
     columns: Tensor
 

@@ -1,4 +1,4 @@
-"""Pictures as the pixels that models take: in [0, 1], not normalised."""
+"""Pixels of pictures: in [0, 1], not normalised."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .geometry import centred
 if TYPE_CHECKING:
     from PIL import Image
 
-OVERSHOOT = 0.25  # beyond [0, 1], of pixels that were resampled or have some noise
+OVERSHOOT = 0.25  # tolerance beyond [0, 1], for resampled or noisy pixels
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """A picture of any mode as 8 bit of red, green and blue; a ValueError if it is not known what its numbers mean."""
+    """A picture of any mode in 8 bit RGB. Raises a ValueError if the range of its numbers is unknown."""
     from PIL import Image
 
-    if image.mode.startswith("I"):  # 16 bit, of which Pillow would keep what is below 256
+    if image.mode.startswith("I"):  # 16 bit, which Pillow would clip to 255
         numbers = np.asarray(image)
         if numbers.min() < 0 or numbers.max() > 65535:
             raise ValueError(f"its pixels are from {numbers.min()} to {numbers.max()}: expected 8 or 16 bit")
@@ -32,25 +32,25 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def centre(image: Image.Image, size: int) -> Image.Image:
-    """The clean protocol: the shorter side to 256 / 224 of the size, bicubic, and the middle of it.
+    """Preprocessing for evaluation: the shorter side is resized to 256 / 224 of the size, and the centre is cropped.
 
-    A picture that has the size is left as it is.
+    The interpolation is bicubic. A picture that has the size is not changed.
     """
     return centred(*image.size, size).image(image)
 
 
 def to_pixels(image: Image.Image) -> Tensor:
-    """An image in RGB -> (3, H, W) in [0, 1]."""
+    """Pixels of an RGB image: (3, H, W) in [0, 1]."""
     return torch.from_numpy(np.array(image)).movedim(-1, 0).float() / 255
 
 
 def centre_pixels(image: Image.Image, size: int) -> Tensor:
-    """What a model is judged by: `centre` of an image -> (3, size, size) in [0, 1]."""
+    """Pixels for evaluation: `centre` of an image -> (3, size, size) in [0, 1]."""
     return to_pixels(centre(image, size))
 
 
 def can_read(pixels: Tensor) -> bool:
-    """Whether the values of a tensor can be looked at: not while something traces, captures or transforms."""
+    """Whether the values of a tensor can be read: not during tracing, graph capture or transforms."""
     return (
         not (torch.compiler.is_compiling() or torch.jit.is_tracing() or isinstance(pixels, fx.Proxy))
         and type(pixels) in (Tensor, torch.nn.Parameter)
@@ -63,7 +63,7 @@ def can_read(pixels: Tensor) -> bool:
 
 
 def check_range(pixels: Tensor) -> None:
-    """A ValueError unless pixels are in [0, 1], or nearly so."""
+    """Raises a ValueError unless pixels are in [0, 1], or nearly so."""
     low, high = (value.item() for value in pixels.detach().aminmax())
     if low >= -OVERSHOOT and high <= 1 + OVERSHOOT:
         return

@@ -1,4 +1,4 @@
-"""Models by name: every backbone with every attention, also in timm's registry."""
+"""Models by name: every backbone with every attention, registered with timm."""
 
 import difflib
 import json
@@ -22,7 +22,7 @@ from .rvt import RVT
 
 _MICRO = {"img_size": 112, "patch_size": 8, "num_classes": 10}
 
-# name: class and its arguments. The micro ones, about a million parameters, are for one CPU and small pictures.
+# Name -> class and its arguments. The micro models, about a million parameters, are for one CPU and small pictures.
 BACKBONES: dict[str, tuple[type[nn.Module], dict]] = {
     "deit_tiny": (DeiT, {"embed_dim": 192, "num_heads": 3}),
     "deit_small": (DeiT, {"embed_dim": 384, "num_heads": 6}),
@@ -46,15 +46,15 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
     """A model by name: normalised images -> logits.
 
     Args:
-        name: a backbone and an attention, such as "rvt_tiny_vars_d"; with a dot and the pictures it was trained on, one
-            as it was trained there: "rvt_micro_vars_d.cifar10".
-        pretrained: with the weights that come with the package, for the names that have some (torchvars list weights);
-            with another `num_classes` the head is new.
-        options: of the backbone: num_classes, img_size, attention_options, drop_path_rate, ...; also `device` and
-            `dtype`, in which it is built.
+        name: a backbone and an attention, such as "rvt_tiny_vars_d"; with a dot and the training pictures, the model
+            with the options of that training: "rvt_micro_vars_d.cifar10".
+        pretrained: load the weights that come with the package, for names that have some (torchvars list weights); with
+            another `num_classes` the head is new.
+        options: options of the backbone: num_classes, img_size, attention_options, drop_path_rate, ...; also `device`
+            and `dtype` of the model.
     """
     architecture, _, tag = name.partition(".")
-    converted = {each.partition(".")[0] for each in embedded()} - MODELS.keys()  # models of others, with our attention
+    converted = {each.partition(".")[0] for each in embedded()} - MODELS.keys()  # converted models of other libraries
     if architecture not in MODELS and not (pretrained and architecture in converted):
         close = difflib.get_close_matches(architecture, MODELS, n=3)
         hint = f"did you mean {', '.join(close)}? " if close else ""
@@ -68,7 +68,7 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
     if architecture in MODELS and options.keys() & {
         "in_chans",
         "features_only",
-    }:  # timm knows how to fit weights to these
+    }:  # timm adapts the weights to these
         trained_on = folder.name.partition(".")[2]
         return _build(pretrained=True, name=architecture, pretrained_cfg=trained_on, **options).eval()
     from .weights import load  # which builds models by their names
@@ -77,7 +77,7 @@ def create(name: str, *, pretrained: bool = False, **options) -> nn.Module:
 
 
 def trained(backbone: str, pictures: str) -> dict[str, str]:
-    """Names whose weights come with the package, of one backbone and one set of pictures, by their attention."""
+    """Names whose weights come with the package, for one backbone and one set of pictures, by attention."""
     names = {attention: f"{backbone}_{attention}.{pictures}" for attention in ATTENTIONS}
     return {attention: name for attention, name in names.items() if name in embedded()}
 
@@ -93,9 +93,9 @@ def _build(
     dtype: torch.dtype | None = None,
     **options,
 ) -> nn.Module:
-    """A model by name; the words from `pretrained_cfg` to `dtype` are timm's, and no options of the model.
+    """A model by name; the arguments from `pretrained_cfg` to `dtype` are those of timm, not options of the model.
 
-    `pretrained_cfg` may be the pictures it was trained on, where weights of that come with the package.
+    `pretrained_cfg` may be the name of the training pictures if such weights come with the package.
     """
     backbone, attention = MODELS[name]
     kind, arguments = BACKBONES[backbone]
@@ -108,24 +108,24 @@ def _build(
         changed, options = options, merged(config["options"], options)
         configured = partial(set_layers, config=config, folder=folder, changed=changed)
     elif not pretrained and not pretrained_cfg:
-        pretrained_cfg = _cfg(name)  # not that of the weights which timm would take for it
+        pretrained_cfg = _cfg(name)  # timm would take that of the weights
 
-    def construct(**given) -> nn.Module:
+    def construct(**arguments) -> nn.Module:
         with nullcontext() if device is None else torch.device(device):
-            return configured(kind(**given)).to(dtype=dtype)
+            return configured(kind(**arguments)).to(dtype=dtype)
 
     built = build_model_with_cfg(
         construct,
         name,
         pretrained,
-        pretrained_cfg=pretrained_cfg,  # pyright: ignore[reportArgumentType]  # timm takes the name of one, too
+        pretrained_cfg=pretrained_cfg,  # pyright: ignore[reportArgumentType]  # timm takes a name as well
         pretrained_cfg_overlay=pretrained_cfg_overlay,
         cache_dir=cache_dir,
         feature_cfg={"out_indices": 3, "feature_cls": "getter"},
         **{**arguments, "attention": attention, **options},
     )
     model = cast(Described, built)
-    model.origin = {"name": name, "options": options}  # what builds it again, for saving
+    model.origin = {"name": name, "options": options}  # to build it again when it is loaded
     if "img_size" in options:
         size = (options.get("in_chans", 3), *sides(options["img_size"]))
         model.pretrained_cfg = model.default_cfg = {**model.pretrained_cfg, "input_size": size}
@@ -133,7 +133,7 @@ def _build(
 
 
 def _cfg(name: str, folder: Path | None = None) -> dict:
-    """What timm keeps of a name; of weights that come with the package, their folder says more."""
+    """timm's configuration of a name, or of weights that come with the package in a folder."""
     _, arguments = BACKBONES[MODELS[name][0]]
     config, record = (
         json.loads((folder / file).read_text()) if folder is not None and (folder / file).exists() else {}
@@ -148,7 +148,9 @@ def _cfg(name: str, folder: Path | None = None) -> dict:
         "num_classes": arguments.get("num_classes", 1000),
         "input_size": (3, height, width),
         "pool_size": (height // stride, width // stride),
-        "crop_pct": 1.0 if record.get("recipe", {}).get("crop") == "pad" else 0.875,  # of whole pictures, or of parts
+        "crop_pct": 1.0
+        if record.get("recipe", {}).get("crop") == "pad"
+        else 0.875,  # whole pictures after padded crops in training
         "interpolation": "bicubic",
         "mean": tuple(config.get("mean", IMAGENET_MEAN)),
         "std": tuple(config.get("std", IMAGENET_STD)),
@@ -159,20 +161,20 @@ def _cfg(name: str, folder: Path | None = None) -> dict:
 
 
 def _cfgs() -> dict[str, dict[str, Any] | PretrainedCfg]:
-    """One for each name, or for each of its weights, name.pictures, of which the first is what the name stands for."""
+    """Configurations of all names, or of their weights, name.pictures, of which the first is the default."""
     names = {name: name.partition(".")[0] for name in embedded()}
     shipped: dict[str, dict[str, Any] | PretrainedCfg] = {
         name: _cfg(architecture, EMBEDDED / name) for name, architecture in names.items() if architecture in MODELS
     }
-    known = {name.partition(".")[0] for name in shipped}
-    return {**shipped, **{name: _cfg(name) for name in MODELS if name not in known}}
+    with_weights = {name.partition(".")[0] for name in shipped}
+    return {**shipped, **{name: _cfg(name) for name in MODELS if name not in with_weights}}
 
 
 default_cfgs = generate_default_cfgs(_cfgs())
 
 
 def _register() -> None:
-    """One entry point for each name, as timm wants them: functions of this module."""
+    """Registers an entry point for each name: timm expects functions of this module."""
     for name, (backbone, attention) in MODELS.items():
         entry = partial(_build, name=name)
         vars(entry).update(__name__=name, __module__=__name__, __doc__=f"{backbone} with {attention}.")

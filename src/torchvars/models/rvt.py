@@ -1,7 +1,7 @@
 """RVT, the Robust Vision Transformer (Mao et al. 2022), with any attention.
 
-No class token and no position embedding: a convolutional stem and depthwise convolutions in the MLPs say where things
-are. A second stage has a quarter of the tokens at twice the width.
+No class token and no position embedding: a convolutional stem and depthwise convolutions in the MLPs provide
+positions. A second stage has a quarter of the tokens at twice the width.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class TokenBatchNorm(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        self.bn = nn.BatchNorm1d(dim)  # a part, so that `convert_sync_batchnorm` finds one it can replace
+        self.bn = nn.BatchNorm1d(dim)  # a submodule, so that `convert_sync_batchnorm` can replace it
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.bn(tokens.flatten(0, -2)).unflatten(0, tokens.shape[:-1])
@@ -55,13 +55,13 @@ class RVT(Backbone):
     """RVT with any attention.
 
     Args:
-        img_size: pixels of the pictures it is trained on; attentions with filters of the size of the grid need it.
-        widths: the width of a head in each stage.
-        heads: heads of each stage.
-        depths: blocks of each stage.
+        img_size: size of the training pictures in pixels; attentions with filters of the size of the grid need it.
+        widths: width of a head in each stage.
+        heads: number of heads in each stage.
+        depths: number of blocks in each stage.
         attention: a name of `torchvars.attention.ATTENTIONS`, or one for each block.
-        attention_options: options of all of them.
-        conv_mlp: MLPs with depthwise convolutions, as all but the widest RVT have them.
+        attention_options: options of all attentions.
+        conv_mlp: whether MLPs have depthwise convolutions, as in all but the widest RVT.
     """
 
     def __init__(
@@ -84,7 +84,9 @@ class RVT(Backbone):
         drop_path_rate: float = 0.0,
     ):
         if not len(widths) == len(heads) == len(depths):
-            raise ValueError(f"widths, heads and depths say it for each stage, got {widths}, {heads} and {depths}")
+            raise ValueError(
+                f"widths, heads and depths need one entry for each stage, got {widths}, {heads} and {depths}"
+            )
         names = attention_names(attention, sum(depths))
         blocks, block_widths, strides = [], [], []
         for stage, depth in enumerate(depths):
@@ -102,7 +104,7 @@ class RVT(Backbone):
                     )
                 )
                 if isinstance(blocks[-1].attn, ReleasedStaticReconstruction):
-                    # As the authors' block: nothing before it, and a BatchNorm before the MLP.
+                    # As in the authors' block: no norm before the attention, and a BatchNorm before the MLP.
                     blocks[-1].norm1, blocks[-1].norm2 = nn.Identity(), TokenBatchNorm(dim)
                 block_widths.append(dim)
                 strides.append(stride)

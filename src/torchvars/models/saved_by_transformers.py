@@ -1,4 +1,4 @@
-"""Image classifiers in folders that `save_pretrained` of transformers wrote."""
+"""Image classifiers saved by `save_pretrained` of transformers."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,10 @@ from .classifier import IMAGENET_MEAN, IMAGENET_STD, Classifier
 
 
 def architecture_in(folder: Path) -> str | None:
-    """The class that transformers saved in a folder, by its config.json, as transformers:CLASS; else None."""
+    """transformers:CLASS for the class in the config.json of a folder; None if transformers did not write it."""
     try:
         config = json.loads((folder / stored.CONFIG).read_text())
-    except (OSError, ValueError):  # what is wrong with it is said where it is read
+    except (OSError, ValueError):  # reported where it is read
         return None
     if not isinstance(config, dict) or "model_type" not in config or "architecture" in config:
         return None
@@ -19,7 +19,7 @@ def architecture_in(folder: Path) -> str | None:
 
 
 def load_from_transformers(folder: Path, **changed) -> Classifier:
-    """The image classifier in such a folder; mean and deviation of its pixels are those of its image processor."""
+    """The image classifier in a folder; mean and std are those of its image processor."""
     if changed:
         raise ValueError(f"the model in {folder} is one of transformers: its {', '.join(changed)} cannot be changed")
     try:
@@ -41,7 +41,7 @@ def load_from_transformers(folder: Path, **changed) -> Classifier:
     mean, std = normal.get("image_mean", IMAGENET_MEAN), normal.get("image_std", IMAGENET_STD)
     if normal.get("do_normalize") is False:
         mean, std = (0.0,) * len(mean), (1.0,) * len(std)
-    # Names such as "tench, Tinca tinca" are for people; of 1000 it is known which they are, see `class_names`.
+    # Names such as "tench, Tinca tinca" are not used; for 1000 classes `class_names` has those of ImageNet.
     names = [model.config.id2label[number] for number in range(model.config.num_labels)]
     generic = len(names) == 1000 or all(name == f"LABEL_{number}" for number, name in enumerate(names))
     return Classifier(model, mean, std, None if generic or len(set(names)) < len(names) else names).eval()

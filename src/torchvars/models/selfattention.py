@@ -1,6 +1,6 @@
-"""Self-attentions that are known here, whoever wrote them: projections, where their tokens lie, how they are called.
+"""Self-attentions of several libraries: their projections, the place of their tokens, and their signatures.
 
-A further kind is a test, a reader and a line in `KINDS`, and a subclass of `Placed` if it is called in another way.
+To add a kind: a test, a reader and a line in `KINDS`, and a subclass of `Placed` if its signature differs.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from ..attention import Attention, Hedgehog, Performer, Reconstruction, Softmax
 from ..attention.tokens import Place
 from .backbone import Backbone, sides
 
-# Self-attentions of transformers 5, known by name so that transformers need not be there, and their prefix tokens.
+# Self-attentions of transformers 5 and their prefix tokens, by name, so that transformers need not be installed.
 TRANSFORMERS: dict[str, Callable] = {
     "transformers.models.vit.modeling_vit.ViTAttention": lambda config: 1,
     "transformers.models.deit.modeling_deit.DeiTAttention": lambda config: 2,
@@ -34,7 +34,7 @@ SUPPORTED = (
 
 
 class Projection(NamedTuple):
-    """Weight (out, in) and bias (out) of a linear layer, not to be written to; each says whether it is trained."""
+    """Weight (out, in) and bias (out) of a linear layer, read-only; `requires_grad` is as in the layer."""
 
     weight: Tensor
     bias: Tensor | None
@@ -42,7 +42,7 @@ class Projection(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """What a self-attention knows."""
+    """The parts of a self-attention."""
 
     heads: int
     query: Projection
@@ -50,10 +50,12 @@ class Source:
     value: Projection
     proj: Projection
     place: Place
-    wrap: Callable[[Attention, int], nn.Module]  # an attention and its prefix tokens -> what is called as the source is
+    wrap: Callable[
+        [Attention, int], nn.Module
+    ]  # attention and number of prefix tokens -> module with the signature of the source
 
 
-# How it is called
+# Signatures
 
 
 class Placed(nn.Module):
@@ -61,7 +63,7 @@ class Placed(nn.Module):
 
     def __init__(self, mixer: Attention, prefix: int):
         super().__init__()
-        # Without a prefix nothing is asked of it but `proj`, which Softmax has, too.
+        # Without a prefix only `proj` is used, which Softmax has, too.
         self.mixer, self.prefix = cast(Reconstruction, mixer), prefix
 
     def forward(self, tokens: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
@@ -72,20 +74,20 @@ class Placed(nn.Module):
 
 
 class PlacedInTransformers(Placed):
-    """The same, called as transformers calls an attention; there are no attention weights to give back."""
+    """A placed attention with the signature of transformers; it returns no attention weights."""
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs) -> tuple[Tensor, None]:
         return super().forward(hidden_states, attention_mask), None
 
 
 class PlacedInTorch(Placed):
-    """The same, called as `torch.nn.MultiheadAttention` is; there are no attention weights to give back.
+    """A placed attention with the signature of `torch.nn.MultiheadAttention`; it returns no attention weights.
 
     Args:
-        batch_first: tokens come as (batch, N, dim), else as (N, batch, dim).
+        batch_first: whether tokens are (batch, N, dim), not (N, batch, dim).
     """
 
-    # torch.nn.TransformerEncoderLayer computes attention by itself where it can. With this it does not.
+    # Prevents torch.nn.TransformerEncoderLayer from computing the attention itself.
     _qkv_same_embed_dim = False
 
     def __init__(self, mixer: Attention, prefix: int, *, batch_first: bool):
@@ -114,7 +116,7 @@ class PlacedInTorch(Placed):
         mixed = super().forward(tokens, attn_mask, is_causal)
         return mixed.squeeze(0) if query.ndim == 2 else mixed if self.batch_first else mixed.transpose(0, 1), None
 
-    # torch.nn.TransformerEncoder asks these whether they are trained, and for nothing else.
+    # torch.nn.TransformerEncoder only reads whether these are trained.
     @property
     def in_proj_weight(self) -> Tensor:
         return self.mixer.proj.weight
@@ -128,7 +130,7 @@ class PlacedInTorch(Placed):
         return self.mixer.proj
 
 
-# What it knows
+# Parts
 
 
 def is_known(module: nn.Module) -> bool:
@@ -137,7 +139,7 @@ def is_known(module: nn.Module) -> bool:
 
 
 def read(model: nn.Module, name: str) -> Source:
-    """The self-attention of that name, or a ValueError if it has more to it than projections."""
+    """The self-attention with a name. Raises a ValueError if it has more parts than projections."""
     module = model.get_submodule(name)
     source = next(reader for matches, reader in KINDS if matches(module))(model, name)
     rows, columns = source.query.weight.shape
@@ -154,7 +156,7 @@ def class_path(kind: type) -> str:
 
 
 def _is_timm(module: nn.Module) -> bool:
-    """timm's attention itself: not a subclass that computes something else."""
+    """Whether a module is timm's attention, not a subclass that computes something else."""
     return isinstance(module, TimmAttention) and type(module).forward is TimmAttention.forward
 
 
@@ -206,7 +208,7 @@ def _read_multihead(model: nn.Module, name: str) -> Source:
 
 
 def _is_of_transformers(module: nn.Module) -> bool:
-    """Not another version's layout, nor the attention of a text model, which has the same class in CLIP."""
+    """Whether a module is an attention of transformers 5 for images, not for text, which has the same class in CLIP."""
     known = class_path(type(module)) in TRANSFORMERS
     return known and hasattr(module, "q_proj") and hasattr(module.config, "image_size")
 
@@ -231,7 +233,7 @@ KINDS = (
 
 
 def _wrap_plainly(layer: Attention, prefix: int) -> nn.Module:
-    """What timm calls an attention with, and our own blocks, is what ours take."""
+    """The layer for a source with the signature of this package, as in timm."""
     return Placed(layer, prefix) if prefix else layer
 
 
@@ -241,7 +243,7 @@ def _whole(linear: nn.Linear) -> Projection:
 
 
 def _thirds(weight: Tensor, bias: Tensor | None) -> tuple[Projection, Projection, Projection]:
-    """Queries, keys and values, of a linear layer that gives all three."""
+    """Queries, keys and values from a linear layer for all three."""
     biases = [None] * 3 if bias is None else [_alike(part, bias) for part in bias.detach().chunk(3)]
     weights = [_alike(part, weight) for part in weight.detach().chunk(3)]
     query, key, value = (Projection(*each) for each in zip(weights, biases, strict=True))
@@ -249,14 +251,14 @@ def _thirds(weight: Tensor, bias: Tensor | None) -> tuple[Projection, Projection
 
 
 def _alike(part: Tensor, whole: Tensor) -> Tensor:
-    """A part of a parameter that says whether the parameter is trained, also where gradients are off."""
+    """A part of a parameter with its `requires_grad`, also without gradient mode."""
     return part.detach().requires_grad_(whole.requires_grad)
 
 
 def find_place(model: nn.Module, name: str) -> Place:
-    """Grid and number of prefix tokens, from the innermost part of a model around that layer that embeds.
+    """Grid and number of prefix tokens, from the innermost module around a layer that embeds patches.
 
-    None where that part does not say it.
+    None if that module does not have them.
     """
     inner = name
     while inner:
@@ -275,7 +277,7 @@ def find_place(model: nn.Module, name: str) -> Place:
 
 
 def _grid_of_block(backbone: Backbone, name: str) -> tuple[int, int] | None:
-    """Of the pictures that a backbone was built for, where it was built by name."""
+    """The grid of a block for the pictures that a backbone was built for, if it was built by name."""
     size = (getattr(backbone, "pretrained_cfg", None) or {}).get("input_size")
     strides = [block["reduction"] for block in backbone.feature_info if name.startswith(f"{block['module']}.")]
     return (size[1] // strides[0], size[2] // strides[0]) if size and strides else None

@@ -1,6 +1,6 @@
-"""One way to find trained weights by a word.
+"""Trained weights by name, path or address.
 
-| word | what it stands for |
+| name | weights |
 |---|---|
 | rvt_micro_vars_d.cifar10, or without the dot | weights that come with the package |
 | a folder | written by `save_pretrained`, ours or that of transformers, or a training run, which may be unfinished |
@@ -30,28 +30,28 @@ from .unfinished import RUN, config_of_run, load_unfinished
 
 @dataclass(frozen=True)
 class Weights:
-    """Trained weights that were found, before they are loaded."""
+    """Trained weights before they are loaded."""
 
-    name: str  # by which results and tables call them
+    name: str  # in results and tables
     architecture: str  # "rvt_tiny_vars_d", "timm:resnet50"
-    classes: tuple[str, ...] | None  # what the logits stand for, where that is stored
-    load: Callable[..., Classifier]  # other options of the model (num_classes, img_size, ...) -> in evaluation mode
+    classes: tuple[str, ...] | None  # names of the classes, if they are stored
+    load: Callable[..., Classifier]  # options of the model to change (num_classes, img_size, ...) -> in evaluation mode
 
 
 def open_classifier(word: str) -> tuple[str, Classifier]:
-    """The name and the classifier that a word stands for, in evaluation mode."""
+    """The name and the classifier of some weights, in evaluation mode."""
     found = find_weights(word)
     return found.name, found.load()
 
 
 def find_weights(word: str | Path, **hub) -> Weights:
-    """The weights that a word stands for, see above.
+    """Finds weights by a name, see above.
 
     Args:
         hub: arguments of `hf_hub_download`, for a name on the hub.
 
     Raises:
-        ValueError: there are none; it says what there is.
+        ValueError: there are no such weights; the message names those that exist.
     """
     word = str(word)
     if word.startswith("timm:"):
@@ -60,7 +60,7 @@ def find_weights(word: str | Path, **hub) -> Weights:
         return Weights(f"timm:{name}", f"timm:{name.partition('.')[0]}", None, partial(_load_timm, name, *file))
     path = Path(word)
     if path.is_dir():
-        return _of_folder(path.resolve())  # so that . has a name
+        return _of_folder(path.resolve())  # for the name of "."
     if path.is_file():
         classifier = Classifier(stored.load_released(path)).eval()
         origin = origin_of(classifier.model)
@@ -96,16 +96,16 @@ def _of_folder(folder: Path, name: str | None = None) -> Weights:
 
 
 def _download(name: str, **hub) -> Path:
-    """The folder on this machine where the files of a name on the hub are."""
+    """The local folder of the files of a name on the hub."""
     try:
         files = [hf_hub_download(name, file, **hub) for file in (stored.CONFIG, stored.WEIGHTS)]
     except (OSError, ValueError) as error:
-        raise ValueError(f"no folder {name} here, nor could it be had from the hub: {error}") from error
+        raise ValueError(f"no folder {name} here, nor could it be downloaded from the hub: {error}") from error
     return Path(files[0]).parent
 
 
 def _changed(classifier: Classifier, path: Path, **changed) -> Classifier:
-    """A classifier built again with other options of its model, where there are any."""
+    """The classifier, built again if there are options to change."""
     if not changed:
         return classifier
     return stored.rebuild(stored.describe(classifier), classifier.model.state_dict(), path.parent, **changed)
@@ -122,4 +122,6 @@ def _build_timm(name: str, file: str | None, **changed) -> nn.Module:
     try:
         return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **changed)
     except (RuntimeError, pickle.UnpicklingError) as error:
-        raise ValueError(f"timm:{name} cannot be had with weights{f' of {file}' if file else ''}: {error}") from error
+        raise ValueError(
+            f"timm:{name} cannot be loaded with weights{f' of {file}' if file else ''}: {error}"
+        ) from error

@@ -1,4 +1,4 @@
-"""How long attentions and models take, and how much memory, measured side by side."""
+"""Time and memory of attentions and models, measured side by side."""
 
 import json
 import math
@@ -34,7 +34,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Contestant:
-    """What is measured: module(*inputs) within a context. The first input is a tensor."""
+    """A module to measure, as module(*inputs) within a context. The first input is a tensor."""
 
     module: nn.Module
     inputs: tuple
@@ -51,7 +51,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Forward is without gradients, training is forward and backward.
+    """Times and memory of a contestant: forward without gradients, training with forward and backward.
 
     Seconds are medians over rounds, a spread is half the interquartile range as a share of the median, a ratio the
     median over rounds of the ratio to softmax in the same round. Peak bytes are those of training above what was
@@ -82,7 +82,7 @@ def measure_layers(
 ) -> list[Measurement]:
     """Single layers, each size (tokens, batch) by itself; at the first also those with a solver in their plain form.
 
-    "projections" are the linear maps of VARS-D with nothing between: less than that such a layer cannot cost.
+    "projections" are the linear maps of VARS-D alone, a lower bound of its cost.
     """
     rows = []
     for index, (tokens, batch) in enumerate(sizes):
@@ -99,7 +99,7 @@ def measure_layers(
 def measure_scaling(
     attentions: Sequence[str], tokens: Sequence[int], rounds: int, device: str = "cpu"
 ) -> list[Measurement]:
-    """Layers on ever more tokens at batch 1, in at most 5 rounds, and at most 3 for the most tokens: they take long."""
+    """Layers on increasing numbers of tokens at batch 1, in at most 5 rounds, or 3 for the largest number."""
     rows = []
     for count in tokens:
         contestants = {name: layer(name, count, 1, device) for name in with_reference(attentions)}
@@ -112,7 +112,7 @@ def measure_steps(
 ) -> list[Measurement]:
     """Layers with a solver in 3 and in 12 steps, differentiated through the steps and at the equilibrium.
 
-    In at most 3 rounds. It is the memory that matters here: at the equilibrium no step is kept.
+    In at most 3 rounds. It shows the memory: at the equilibrium no step is stored.
     """
     contestants = {REFERENCE: layer(REFERENCE, tokens, batch, device)}
     for name in with_reference(attentions):
@@ -141,7 +141,7 @@ def measure_models(attentions: Sequence[str], rounds: int, device: str = "cpu") 
 def measure_compiled(
     attentions: Sequence[str], size: tuple[int, int], rounds: int, device: str = "cpu"
 ) -> list[Measurement]:
-    """Layers through `torch.compile`, beside eager softmax, to which the ratios are. Compiling takes a minute or so."""
+    """Layers through `torch.compile`, with ratios to eager softmax. Compiling takes about a minute."""
     eager = {name: layer(name, *size, device) for name in with_reference(attentions)}
     contestants = {REFERENCE: eager[REFERENCE]}
     for name, contestant in eager.items():
@@ -154,9 +154,9 @@ def measure_compiled(
 def measure_sizes(
     models: Mapping[str, nn.Module], sizes: Sequence[int], rounds: int = 5, device: str = "cpu"
 ) -> dict[int, dict[str, float]]:
-    """Seconds of a forward pass of one picture, medians of rounds in which all models take their turn.
+    """Seconds of a forward pass of one picture, medians over rounds in which the models take turns.
 
-    Models are built again for each size (pixels), with new weights, on which no time depends.
+    Models are built again for each size (pixels), with new weights, which do not affect the times.
     """
     seconds = {}
     for size in sizes:
@@ -179,7 +179,7 @@ def measure_sizes(
 
 
 def has_compiler() -> bool:
-    """Whether there is a C++ compiler, without which nothing is compiled for a CPU."""
+    """Whether there is a C++ compiler, which compiling for a CPU needs."""
     return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++", "cl") if name)
 
 
@@ -209,7 +209,7 @@ def _of_tokens(module: nn.Module, tokens: int, batch: int, device: str) -> Conte
 
 
 def square(tokens: int) -> Grid:
-    """The square grid (side, side) of so many tokens, or a ValueError if there is none."""
+    """The square grid (side, side) of a number of tokens. Raises a ValueError if there is none."""
     side = math.isqrt(max(tokens, 0))
     if side < 1 or side * side != tokens:
         near = max(1, round(math.sqrt(max(tokens, 0))))
@@ -218,7 +218,7 @@ def square(tokens: int) -> Grid:
 
 
 def with_reference(attentions: Iterable[str]) -> list[str]:
-    """The names, each once and softmax first: ratios need it. A ValueError if one is no attention."""
+    """The names, each once, with softmax first for the ratios. Raises a ValueError if one is unknown."""
     names = list(dict.fromkeys((REFERENCE, *attentions)))
     unknown = [name for name in names if name not in ATTENTIONS]
     if unknown:
@@ -232,12 +232,12 @@ def with_reference(attentions: Iterable[str]) -> list[str]:
 def measure(
     section: str, contestants: Mapping[str, Contestant], tokens: int | None, batch: int, rounds: int
 ) -> list[Measurement]:
-    """All figures of contestants, among them "softmax", that are measured in turns. Tokens and batch are only noted."""
+    """Measures contestants in turns, among them "softmax". Tokens and batch are only recorded."""
     _warm_allocator()
     for contestant in contestants.values():
         forward_seconds(contestant)
         training_seconds(contestant)
-    # All forward passes of a round come before all backward ones, so that those compared stand close together.
+    # All forward passes of a round come before all backward ones, so that compared runs are close in time.
     actions = {("forward", name): partial(forward_seconds, each) for name, each in contestants.items()}
     actions |= {("training", name): partial(training_seconds, each) for name, each in contestants.items()}
     actions |= {
@@ -272,7 +272,7 @@ def measure(
 
 
 def interleaved(actions: Mapping[Key, Callable[[], float]], rounds: int) -> dict[Key, list[float]]:
-    """What each action returned, round by round. In a round each runs once, so that a slow moment hits all of them."""
+    """Results of each action, by rounds. In a round each runs once, so that a slow moment affects all of them."""
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {rounds}")
     measured: dict[Key, list[float]] = {key: [] for key in actions}
@@ -284,8 +284,8 @@ def interleaved(actions: Mapping[Key, Callable[[], float]], rounds: int) -> dict
 
 def _warm_allocator() -> None:
     """Allocates and frees a few large tensors."""
-    # glibc returns large blocks to the system, and asks for each anew, until it has seen such a block freed once. Its
-    # limit for learning so is 32 MB. Whoever came first would pay for all.
+    # glibc allocates each large block anew from the system until such a block was freed once, up to 32 MB. Without this
+    # the first contestant would pay for all.
     for _ in range(3):
         torch.empty(28 * 2**20, dtype=torch.uint8).fill_(0)
 
@@ -314,7 +314,7 @@ def solver_seconds(contestant: Contestant) -> float:
 
 
 def peak_bytes(contestant: Contestant) -> int:
-    """The most bytes that tensors held during a forward and backward pass, above what they held before it."""
+    """Peak number of bytes of tensors during a forward and backward pass, above those before it."""
     _prepare_training(contestant)
     if contestant.device.type == "cuda":
         before = torch.cuda.memory_allocated(contestant.device)
@@ -331,7 +331,7 @@ def peak_bytes(contestant: Contestant) -> int:
     if not memory:
         return 0
     totals = [event["args"]["Total Allocated"] for event in memory]
-    # The profiler's count starts wherever an earlier profile left it.
+    # The profiler's count continues from an earlier profile.
     return max(totals) - (totals[0] - memory[0]["args"]["Bytes"])
 
 
@@ -342,7 +342,7 @@ def _prepare_training(contestant: Contestant) -> None:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device | str = "cpu") -> float:
-    """Seconds until all that the work asked of a device is done."""
+    """Seconds of some work, with that of the device."""
     _synchronize(device)
     begin = time.perf_counter()
     work()
@@ -372,7 +372,7 @@ def ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def exponent(tokens: Sequence[int], seconds: Sequence[float]) -> float:
-    """The power of the tokens by which time grows: the least-squares slope of log(seconds) on log(tokens)."""
+    """The exponent of time in tokens: the least-squares slope of log(seconds) on log(tokens)."""
     return statistics.linear_regression([math.log(count) for count in tokens], [math.log(s) for s in seconds]).slope
 
 

@@ -1,4 +1,4 @@
-"""The weights of a training run that has not ended: those of its best checkpoint, else of its last."""
+"""Weights of an unfinished training run: those of its best checkpoint, else of its last."""
 
 import json
 import re
@@ -11,12 +11,12 @@ from .classifier import Classifier
 
 # Names in the folder of a run, which training writes.
 RUN, CHECKPOINTS, FACTS, BEST = "run.json", "checkpoints", "facts.json", "best.json"
-CONVERSION = "convert.json"  # beside the runs that are stages of a conversion
-GENERALIZATION = "generalize.json"  # in the folder of whose runs, runs/<target>/seed_<seed>, each leaves out a domain
+CONVERSION = "convert.json"  # in the folder of a conversion, whose stages are runs
+GENERALIZATION = "generalize.json"  # in the folder of the runs runs/<target>/seed_<seed>
 
 
 def resuming(run: Path) -> str:
-    """The command that goes on with a run, or with what it is a part of."""
+    """The command that resumes a run, or the conversion or generalisation that it is a part of."""
     if len(run.parts) > 3 and (run.parents[2] / GENERALIZATION).exists():
         return f"torchvars generalize --resume {shlex.quote(str(run.parents[2]))}"
     if (run.parent / CONVERSION).exists():
@@ -25,10 +25,10 @@ def resuming(run: Path) -> str:
 
 
 def config_of_run(run: Path) -> dict:
-    """What config.json will say of the classifier of a run that has run.json, and no weights yet.
+    """The configuration of the classifier of an unfinished run, from run.json.
 
     Raises:
-        ValueError: it has no checkpoint yet, or does not say what the model is.
+        ValueError: the run has no checkpoint, or run.json has no classifier.
     """
     finish = f"finish it with {resuming(run)}"
     step, kind, checkpoint = find_checkpoint(run / CHECKPOINTS)
@@ -44,16 +44,16 @@ def config_of_run(run: Path) -> dict:
 
 
 def load_unfinished(run: Path, **changed) -> Classifier:
-    """The classifier of a run so far, in evaluation mode; a note says of which step it is.
+    """The classifier of an unfinished run, in evaluation mode; a note is printed with its step.
 
     Args:
         changed: as for `weights.load`.
     """
     config, finish = config_of_run(run), f"finish it with {resuming(run)}"
     step, kind, checkpoint = find_checkpoint(run / CHECKPOINTS)
-    assert checkpoint is not None  # or there were no config
+    assert checkpoint is not None  # checked by config_of_run
     digests, state = json.loads((checkpoint / FACTS).read_text())["sha256"], {}
-    for file in ("model.safetensors", "average.safetensors"):  # the average, where there is one, is what is evaluated
+    for file in ("model.safetensors", "average.safetensors"):  # the averaged weights, if there are any, are evaluated
         if file in digests:
             if stored.digest(checkpoint / file) != digests[file]:
                 raise ValueError(f"{checkpoint / file} is damaged: {finish}")
@@ -65,7 +65,7 @@ def load_unfinished(run: Path, **changed) -> Classifier:
 
 
 def find_checkpoint(folder: Path) -> tuple[int, str, Path | None]:
-    """The best checkpoint, or else the latest: its step, which of the two it is, and its folder if there is any."""
+    """The best checkpoint, else the latest: its step, "best" or "latest", and its folder if there is any."""
     found = {int(match[1]): path for path in folder.glob("step_*") if (match := re.fullmatch(r"step_(\d+)", path.name))}
     marks = json.loads((folder / BEST).read_text()) if (folder / BEST).exists() else {}
     for step in (marks.get("step"), marks.get("before")):

@@ -1,4 +1,4 @@
-"""Weights: saved, loaded, and read from the authors' checkpoints."""
+"""Saving and loading of weights, also from checkpoints of the authors."""
 
 import argparse
 import hashlib
@@ -30,7 +30,7 @@ from .registry import create
 from .rvt import RVT
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-MOST_STEPS = 10_000  # of a solver that a file may ask for: whoever shares a model cannot make others wait without end
+MOST_STEPS = 10_000  # of a solver in a file, so that a shared model cannot run without end
 
 
 def save(
@@ -41,12 +41,12 @@ def save(
     state: Mapping[str, Tensor] | None = None,
     half: bool = False,
 ) -> None:
-    """config.json, model.safetensors and a model card; each file is whole or not there, the weights first.
+    """Writes config.json, model.safetensors and a model card, each file atomically, the weights first.
 
     Args:
         results: measured rows for the model card.
         state: tensors to write in place of the classifier's own.
-        half: in half precision; it is loaded into the precision of the model.
+        half: whether to write half precision; it is loaded in the precision of the model.
     """
     config = describe(classifier, run=state is None)
     state = classifier.state_dict() if state is None else state
@@ -62,10 +62,10 @@ def save(
 
 
 def describe(classifier: Classifier, *, run: bool = False) -> dict:
-    """What config.json says of a classifier. A ValueError if it cannot be written, or not be built again from that.
+    """The content of config.json for a classifier. Raises a ValueError if it cannot be written, or not rebuilt from it.
 
     Args:
-        run: compare the outputs of the model and of the one built again, too, where names and shapes do not say all.
+        run: whether to compare the outputs of the model and the rebuilt one if names and shapes are not sufficient.
     """
     model = classifier.model
     origin = origin_of(model)
@@ -80,7 +80,7 @@ def describe(classifier: Classifier, *, run: bool = False) -> dict:
     else:
         check_builds_again(model, origin, run=run)
     options = dict(origin["options"])
-    if options.get("attention_options"):  # the solvers are written below, as they are now
+    if options.get("attention_options"):  # the current solvers are written below
         options["attention_options"] = {k: v for k, v in options["attention_options"].items() if k != "solver"}
     config = {
         "architecture": origin["name"],
@@ -92,17 +92,17 @@ def describe(classifier: Classifier, *, run: bool = False) -> dict:
         "layers": layers_of(model),
         "torchvars": __version__,
     }
-    json.dumps(config)  # first: what cannot be written, or read again, leaves what is there alone
+    json.dumps(config)  # raises an error before files are changed
     _check_config(config, Path(CONFIG))
     return config
 
 
 def load(folder: Path, **changed) -> Classifier:
-    """The classifier of a folder, in evaluation mode; nothing is returned unless all of it fits.
+    """The classifier in a folder, in evaluation mode. Raises an error unless all of it fits.
 
     Args:
-        changed: options of the model that replace those it was saved with, of `attention_options` each by itself; with
-            other `num_classes` the head is new.
+        changed: options of the model that replace saved ones, each of `attention_options` by itself; with other
+            `num_classes` the head is new.
     """
     config = read_config(folder)
     state = read_safetensors(folder / WEIGHTS)
@@ -113,7 +113,7 @@ def load(folder: Path, **changed) -> Classifier:
 
 
 def rebuild(config: dict, state: dict[str, Tensor], folder: Path, **changed) -> Classifier:
-    """The classifier of a config and the state of its model, both of a folder: see `load`."""
+    """The classifier of a configuration and a state from a folder: see `load`."""
     model = _built(config, folder / CONFIG, changed)
     if "num_classes" in changed:
         state = with_new_head(state, model)
@@ -130,7 +130,7 @@ def rebuild(config: dict, state: dict[str, Tensor], folder: Path, **changed) -> 
 
 
 def layers_of(model: nn.Module) -> dict[str, dict]:
-    """Strength and solver of the layers that reconstruct, by their names."""
+    """Strengths and solvers of VARS layers by name."""
     return {
         name: {"strength": layer.strength, "solver": settings_of(layer.solver)}
         for name, layer in model.named_modules()
@@ -139,7 +139,7 @@ def layers_of(model: nn.Module) -> dict[str, dict]:
 
 
 def merged(options: dict, changed: dict) -> dict:
-    """Options of a model with some of them changed; of those of its attention, too, only some need be given."""
+    """Options of a model with some changed; `attention_options` are merged one by one."""
     together = {**options, **changed}
     if changed.get("attention_options"):
         together["attention_options"] = {**(options.get("attention_options") or {}), **changed["attention_options"]}
@@ -147,21 +147,21 @@ def merged(options: dict, changed: dict) -> dict:
 
 
 def changed_origin(config: dict, changed: dict) -> dict:
-    """The origin of the model in a folder, with other options; those of its attention are the converted one's."""
+    """The origin of a configuration with changed options; `attention_options` are those of a converted attention."""
     name, conversion = config["architecture"], config.get("conversion")
     if conversion is None:
         return {"name": name, "options": merged(config["options"], changed)}
-    given = changed.get("attention_options") or {}
+    of_attention = changed.get("attention_options") or {}
     options = merged(config["options"], {key: value for key, value in changed.items() if key != "attention_options"})
     return {
         "name": name,
         "options": options,
-        "conversion": {**conversion, "options": {**conversion.get("options", {}), **given}},
+        "conversion": {**conversion, "options": {**conversion.get("options", {}), **of_attention}},
     }
 
 
 def with_new_head(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """A state whose head is the model's own where that is for another number of classes."""
+    """A state with the head of the model if the saved one has another number of classes."""
     heads = tuple(f"{name}." for name in head_names(model))
     own, saved = (
         {name: tensor for name, tensor in each.items() if name.startswith(heads)}
@@ -173,19 +173,19 @@ def with_new_head(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tenso
 
 
 def set_layers(model: nn.Module, config: dict, folder: Path, changed: dict) -> nn.Module:
-    """Lets the layers of a model that reconstruct solve as those did that were saved in a folder.
+    """Sets strengths and solvers of VARS layers to the saved ones.
 
-    Strength and solver stay as they are if they were changed, by `attention_options`.
+    Those that `attention_options` change are not set.
     """
-    given = changed.get("attention_options") or {}
+    of_attention = changed.get("attention_options") or {}
     found = {name: layer for name, layer in model.named_modules() if isinstance(layer, Reconstruction)}
     for name, settings in config.get("layers", {}).items():
         if name not in found:
             raise ValueError(f"{folder / CONFIG} does not fit the model: it has no layer {name} that reconstructs")
         try:
-            if "strength" not in given:
+            if "strength" not in of_attention:
                 found[name].strength = settings["strength"]
-            if "solver" not in given:
+            if "solver" not in of_attention:
                 found[name].solver = solver_from(settings["solver"])
         except ValueError as error:
             raise ValueError(f"{folder / CONFIG}: layers[{name!r}] is {settings}: {error}") from error
@@ -193,11 +193,11 @@ def set_layers(model: nn.Module, config: dict, folder: Path, changed: dict) -> n
 
 
 def _built(config: dict, path: Path, changed: dict) -> nn.Module:
-    """The model that a configuration names, with some options changed."""
+    """The model of a configuration with some options changed."""
     try:
         return build(changed_origin(config, changed))
     except (TypeError, ValueError, ZeroDivisionError) as error:
-        if changed:  # which may be to blame, and has no file
+        if changed:  # the error may be due to these, not to the file
             raise
         raise ValueError(
             f"{path}: options {config['options']} do not build {config['architecture']}: {error}"
@@ -205,7 +205,7 @@ def _built(config: dict, path: Path, changed: dict) -> nn.Module:
 
 
 def check_rebuilds(model: Described) -> None:
-    """A ValueError if what builds a model by its name would build another one."""
+    """Raises a ValueError if the name of a model and its options would build a different model."""
     with torch.device("meta"):
         other = create(model.origin["name"], **{**model.origin["options"], "num_classes": model.num_classes})
     _check_shapes(model, other, model.origin["name"])
@@ -213,11 +213,11 @@ def check_rebuilds(model: Described) -> None:
 
 @torch.no_grad()
 def check_builds_again(model: nn.Module, origin: dict, *, run: bool = True) -> None:
-    """A ValueError if an origin of another library, or with a conversion, would not give the same model.
+    """Raises a ValueError if an origin of another library, or with a conversion, builds a different model.
 
     Args:
-        run: compare the logits of a picture as well. A model does not say all the arguments it was built with, and
-            some, such as the number of heads, change what it computes but no shape.
+        run: whether to compare the logits of a picture as well. Some arguments, such as the number of heads, change the
+            output but no shape.
     """
     advice = (
         "save its state_dict, or say how it was built: model.origin = "
@@ -255,7 +255,7 @@ def _check_shapes(
     name_of_model: str,
     advice: str = "a model that was rebuilt by hand is saved by its state_dict",
 ) -> None:
-    """A ValueError if two models differ in the names or shapes of their tensors."""
+    """Raises a ValueError if two models differ in the names or shapes of their tensors."""
     built, found = (
         {name: tuple(tensor.shape) for name, tensor in each.state_dict().items() if ".solver." not in name}
         for each in (other, model)  # solvers may have been changed, and are saved by themselves
@@ -277,13 +277,13 @@ def card(
     trained_on: str | None = None,
     made_by: str | None = None,
 ) -> str:
-    """A model card from what was measured.
+    """A model card with measured results.
 
     Args:
         results: rows with benchmark, metric, value, images and command.
-        name: under which the weights come with the package; without one they are a folder.
-        trained_on: the pictures.
-        made_by: command that made them.
+        name: name of weights that come with the package; None for a folder.
+        trained_on: training pictures.
+        made_by: command that made the weights.
     """
     parameters = sum(p.numel() for p in classifier.model.parameters() if p.requires_grad) / 1e6
     trained = "" if trained_on is None else f", trained on {trained_on}"
@@ -312,7 +312,7 @@ def card(
         "",
     ]
     if not results:
-        return "\n".join([*lines, "Nothing has been measured of these weights.", ""])
+        return "\n".join([*lines, "These weights have not been evaluated.", ""])
     lines += ["| benchmark | metric | value | images | command |", "|---|---|---|---|---|"]
     keys = ("benchmark", "metric", "value", "images", "command")
     lines += ["| " + " | ".join(str(row.get(key, "")) for key in keys) + " |" for row in results]
@@ -327,7 +327,7 @@ def _converted(config: dict) -> str:
 
 
 def _apart(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors, but a copy for each further name of one: layers may share a solver that learns."""
+    """The tensors, with copies of those that have several names: layers may share a learned solver."""
     apart, seen = {}, set()
     for name, tensor in state.items():
         apart[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
@@ -355,9 +355,9 @@ def load_released(
     Args:
         path: their file, with an entry "model" (and "model_ema"), or a plain state; .safetensors as well.
         ema: take "model_ema".
-        normalize: queries of length one, as in the authors' last commit; their weights were announced with a commit
-            that did not normalise, so that both are worth a try.
-        heads: heads of each stage, for softmax attention; all others say it by their shapes.
+        normalize: whether queries have length one, as in the authors' last commit; the commit that announced their
+            weights did not normalise, so try both.
+        heads: number of heads in each stage, for softmax attention; for others it follows from the shapes.
     """
     path = Path(path)
     state = _released_state(path, ema)
@@ -400,7 +400,7 @@ def load_released(
 
 
 def _renamed(state: dict[str, Tensor], depths: list[int]) -> dict[str, Tensor]:
-    """The authors' names as ours; blocks are numbered through all stages."""
+    """The state with names of this package; blocks are numbered through all stages."""
     ours, attentions = {}, {}
     for name, tensor in state.items():
         part, _, rest = name.partition(".")
@@ -434,12 +434,12 @@ def _released_state(path: Path, ema: bool) -> dict[str, Tensor]:
 
 
 def _read_checkpoint(path: Path) -> dict[str, Any]:
-    """The entries of a file: tensors, or states and what is kept beside them."""
+    """The entries of a file: tensors, or states and other values."""
     if path.suffix == ".safetensors":
         return read_safetensors(path)
     _check_file(path)
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # the authors keep their options beside
+        with torch.serialization.safe_globals([argparse.Namespace]):  # which holds the options of the authors
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
         raise ValueError(f"{path} is no checkpoint that can be read safely, or is cut short: {error}") from error
@@ -449,17 +449,17 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def load_whole(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """All tensors or none: names and shapes are compared before any is copied."""
+    """Loads all tensors or none: names and shapes are compared before any is copied."""
     expected = model.state_dict()
-    wrong = [f"missing {name}" for name in expected if name not in state]
-    wrong += [f"unknown {name}" for name in state if name not in expected]
-    wrong += [
+    problems = [f"missing {name}" for name in expected if name not in state]
+    problems += [f"unknown {name}" for name in state if name not in expected]
+    problems += [
         f"{name} has shape {tuple(state[name].shape)}, expected {tuple(expected[name].shape)}"
         for name in expected
         if name in state and state[name].shape != expected[name].shape
     ]
-    if wrong:
-        shown = "; ".join(wrong[:6]) + (f"; and {len(wrong) - 6} more" if len(wrong) > 6 else "")
+    if problems:
+        shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
         raise ValueError(f"{path} does not fit the model: {shown}")
     model.load_state_dict(state)
 
@@ -470,7 +470,7 @@ def _check_file(path: Path) -> None:
 
 
 def read_config(folder: Path) -> dict:
-    """What a folder of weights says of its model."""
+    """The configuration in a folder of weights."""
     path = folder / CONFIG
     _check_file(path)
     try:
@@ -487,7 +487,7 @@ def read_config(folder: Path) -> dict:
 
 
 def _check_config(config: dict, path: Path) -> None:
-    """A ValueError if a value of a configuration is not of its kind."""
+    """Raises a ValueError if a value of a configuration is invalid."""
     if not isinstance(config["architecture"], str):
         _refuse(path, "architecture", config["architecture"], "the name of a model")
     if not isinstance(config["options"], dict):
@@ -521,13 +521,13 @@ def _check_steps(settings: dict, path: Path, key: str) -> None:
         _refuse(path, key, settings, "an object with the name and the settings of a solver")
     for count in ("steps", "learned", "iterations"):
         if is_number(settings.get(count)) and settings[count] > MOST_STEPS:
-            _refuse(path, f"{key}.{count}", settings[count], f"at most {MOST_STEPS}; in Python there is no such limit")
+            _refuse(path, f"{key}.{count}", settings[count], f"at most {MOST_STEPS}; there is no limit in Python")
     if "solver" in settings:
         _check_steps(settings["solver"], path, f"{key}.solver")
 
 
-def _refuse(path: Path, key: str, came, expected: str) -> NoReturn:
-    raise ValueError(f"{path}: {key} is {reprlib.repr(came)}, expected {expected}")
+def _refuse(path: Path, key: str, value, expected: str) -> NoReturn:
+    raise ValueError(f"{path}: {key} is {reprlib.repr(value)}, expected {expected}")
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -539,19 +539,19 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Aside, to the disk, then in its place: a reader sees the old file or the new one.
+    """Writes a file atomically: to a temporary file, synced to disk, then renamed.
 
-    It may be read by whom the umask lets read it, whatever writes it: safetensors would let its owner alone.
+    Its permissions follow the umask, whatever writes it: safetensors would allow its owner only.
     """
-    aside = path.with_name(path.name + ".part")
+    temporary = path.with_name(path.name + ".part")
     try:
-        aside.unlink(missing_ok=True)  # which may be left of a process that was killed, with permissions of its own
-        aside.touch()
-        mode = stat.S_IMODE(aside.stat().st_mode)
-        write(aside)
-        aside.chmod(mode)
-        with aside.open("rb") as file:
+        temporary.unlink(missing_ok=True)  # may be left by a killed process, with other permissions
+        temporary.touch()
+        mode = stat.S_IMODE(temporary.stat().st_mode)
+        write(temporary)
+        temporary.chmod(mode)
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A model asked of every picture of a source: one loop, for training and for evaluation."""
+"""The loop that runs a model on every picture of a source, for training and for evaluation."""
 
 from .answers import answers
 from .loop import Asked, Scores, score

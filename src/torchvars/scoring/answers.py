@@ -1,4 +1,4 @@
-"""What a classifier says of pictures, as columns: one value a picture."""
+"""Predictions of a classifier as columns: one value for each picture."""
 
 import torch
 from torch import Tensor
@@ -17,4 +17,4 @@ def answers(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 UNREAD = {"right": False, "named": -1, "confidence": torch.nan, "loss": torch.nan}
-"""The same of a picture that could not be read: it is not recognised, and has neither confidence nor loss."""
+"""Values for a picture that could not be read: it is not recognised, and has neither confidence nor loss."""

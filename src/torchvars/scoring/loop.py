@@ -1,4 +1,4 @@
-"""The loop: every picture of a source once, by however many processes, and what was found of each."""
+"""The scoring loop: runs a function on every picture of a source once, on any number of processes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -12,21 +12,21 @@ from .processes import Processes
 
 
 class Asked(NamedTuple):
-    """The pictures of a batch, as a model is asked of them."""
+    """A batch of pictures, as it is passed to a model."""
 
     indices: Sequence[int]  # in the source
     pixels: Tensor  # (B, 3, H, W) in [0, 1], on the device of the process
     targets: Sequence[Target]
     identities: Sequence[str]
-    clean: Tensor  # the pixels before anything was done to them
+    clean: Tensor  # the pixels before any change
 
 
 class Scores(NamedTuple):
-    """What was found of the pictures of a source, in their order."""
+    """Values for the pictures of a source, in their order."""
 
     columns: dict[str, Tensor]  # (N,)
     unread: Tensor  # (N,), whether a picture could not be read
-    problems: dict[str, str]  # why
+    problems: dict[str, str]  # picture -> why it could not be read
 
 
 def score(
@@ -43,23 +43,23 @@ def score(
     watch: Callable[[int, int, Mapping[str, Tensor]], None] | None = None,
     together: bool = False,
 ) -> Scores:
-    """Asks of each picture once. Of several processes each takes every n-th batch: the batches are those of one.
+    """Runs a function on each picture once. Of n processes each takes every n-th batch.
 
     Args:
         shown: how stored pictures become pixels.
-        ask: pictures -> columns (B,), on the CPU. It runs without gradients.
-        blank: column -> its value for a picture that cannot be read, whatever was found of the one in its place; None
-            to leave that.
-        batch: pictures at a time.
-        workers: processes that read pictures.
-        memory: where pictures are kept between calls.
-        change: what is done to the pixels before: pictures -> pixels of the same shape.
-        watch: called with how many pictures are done, of how many, and the columns of those of this process.
-        together: whether every process asks as often as the others, as a model must that is spread over them: one that
-            has no batch left asks of the first again.
+        ask: function: batch -> columns (B,) on the CPU. It runs without gradients.
+        blank: values of the columns for pictures that cannot be read; None to keep the values of the pictures that take
+            their place.
+        batch: batch size.
+        workers: number of data loading processes.
+        memory: cache of pictures between calls.
+        change: function that changes the pixels first: batch -> pixels of the same shape.
+        watch: called with the number of pictures done, the number of all, and the columns of this process so far.
+        together: whether all processes run the same number of batches, as a sharded model must: a process without a
+            batch repeats the first.
 
     Returns:
-        on every process the same.
+        The same scores on every process.
     """
     starts = range(0, len(source), batch)
     mine = list(starts[processes.rank :: processes.world])
@@ -71,11 +71,11 @@ def score(
         zip(batches, memory.batches(source, shown, batches, workers), strict=True)
     ):
         clean = (read.pixels.float() / 255).to(processes.device)
-        asked = Asked(indices, clean, read.targets, read.identities, clean)
+        request = Asked(indices, clean, read.targets, read.identities, clean)
         if change is not None:
-            asked = asked._replace(pixels=change(asked))
+            request = request._replace(pixels=change(request))
         with torch.no_grad():
-            columns = ask(asked)
+            columns = ask(request)
         if number >= len(mine):
             continue
         unread = torch.tensor([identity in read.problems for identity in read.identities])
@@ -95,5 +95,5 @@ def score(
 
 
 def joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Columns of some batches as columns of all of them."""
+    """Concatenated columns of several batches."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}

@@ -1,4 +1,4 @@
-"""Pictures that were decoded once are kept, so that an evaluation of ninety conditions does not do it ninety times."""
+"""A cache of decoded pictures: an evaluation of ninety conditions does not decode them ninety times."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,10 +9,10 @@ BOUND = 2**30  # bytes of pixels in each process: 21 000 pictures of 128 x 128, 
 
 
 class Memory:
-    """Stored pictures as they are shown, 8 bit each, as many as fit into a bound. The others are read every time.
+    """A cache of preprocessed pictures in 8 bit, up to a bound. The others are read every time.
 
     Args:
-        bound: bytes of pixels.
+        bound: maximum number of bytes of pixels.
     """
 
     def __init__(self, bound: int = BOUND):
@@ -22,7 +22,7 @@ class Memory:
     def batches(
         self, source: Source, shown: Shown, batches: Sequence[Sequence[int]], workers: int = 0
     ) -> Iterator[Batch]:
-        """Batches of a source by the indices of their pictures, in that order; what is not kept is read by workers."""
+        """Yields the batches with these indices of pictures in a source; what is not cached is read by workers."""
         places = [[(*source.origin(index), shown) for index in indices] for indices in batches]
         known = [all(place in self.kept for place in wanted) for wanted in places]
         missing = [
@@ -43,4 +43,4 @@ class Memory:
         size = sample.pixels.numel() * sample.pixels.element_size()
         if place not in self.kept and size <= self.left:
             self.left -= size
-            self.kept[place] = sample._replace(pixels=sample.pixels.clone())  # not the batch that it is a part of
+            self.kept[place] = sample._replace(pixels=sample.pixels.clone())  # a view would keep the whole batch

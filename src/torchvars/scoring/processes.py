@@ -12,15 +12,14 @@ T = TypeVar("T")
 
 
 def is_first() -> bool:
-    """Whether this is the one of processes started together that speaks for all."""
+    """Whether this is the first of the processes, which prints and writes for all."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def find_device(word: str | torch.device | None) -> torch.device:
-    """The device itself, or that which a word such as "cuda" or "cuda:1" stands for.
+    """The device of a name such as "cuda" or "cuda:1"; by default the accelerator, or the CPU if there is none.
 
-    Without a word it is the accelerator, or the CPU if there is none.
-    Of several processes each takes the accelerator of its number, unless one is numbered.
+    Of several processes each takes the accelerator with its local rank, unless the name has an index.
 
     Raises:
         ValueError: there is no such device here.
@@ -42,7 +41,7 @@ class Processes:
     """This process among those started together by torchrun or accelerate; alone if it was started by itself.
 
     Args:
-        device: on which it computes, as for `find_device`.
+        device: device to compute on, as for `find_device`.
     """
 
     def __init__(self, device: str | torch.device | None = None):
@@ -52,16 +51,16 @@ class Processes:
         if self.device.type != "cpu":
             torch.accelerator.set_device_index(self.device.index)
         if self.world > 1 and not distributed.is_initialized():
-            # What is gathered are short lists, on the CPU. The first to end a condition waits for the last, and a batch
+            # Short lists are gathered, on the CPU. The first to end a condition waits for the last, and a batch
             # under a long attack may take hours; a process that dies is noticed by what started them.
             distributed.init_process_group("gloo", timeout=timedelta(days=7))
 
     def by_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, for all of them."""
+        """The value that the first process computes, on all of them."""
         return self.gather([make()] if self.rank == 0 else [])[0]
 
     def gather(self, mine: list) -> list:
-        """What every process has, one after the other."""
+        """Concatenated lists of all processes."""
         if self.world == 1:
             return mine
         found: list[list] = [[] for _ in range(self.world)]

@@ -1,7 +1,7 @@
-"""What chance does to pictures before a model learns from them. Pixels are in [0, 1]; the model normalises them itself.
+"""Random augmentation of training pictures. Pixels are in [0, 1]; the model normalises them itself.
 
-What is done to one picture draws from the generators of Python, NumPy and PyTorch, which `torchvars.data.Pictures`
-seeds for each draw; what is done to a batch takes a seed. Either way a step can be repeated exactly.
+The augmentation of one picture draws from the generators of Python, NumPy and PyTorch, which `torchvars.data.Pictures`
+seeds for each draw; the augmentation of a batch takes a seed. Either way a step can be repeated exactly.
 """
 
 from collections.abc import Callable
@@ -39,25 +39,25 @@ def picture_transform(
     mean: tuple[float, float, float] = IMAGENET_DEFAULT_MEAN,
     std: tuple[float, float, float] = IMAGENET_DEFAULT_STD,
 ) -> Callable[[Image.Image], Tensor]:
-    """How a picture becomes pixels: PIL image in RGB -> (3, size, size) in [0, 1].
+    """The transform of a picture: PIL image in RGB -> pixels (3, size, size) in [0, 1].
 
-    For evaluation it is what `centre` cuts out; all but the size is for training, where timm crops, flips, changes and
+    For evaluation it is `centre_pixels`. All other arguments are for training, where timm crops, flips, distorts and
     erases.
 
     Args:
         size: side of the pixels.
-        training: whether chance changes the picture.
-        auto_augment: policy in timm's words, such as "rand-m9-mstd0.5-inc1" for RandAugment; None for none.
-        color_jitter: strength of random brightness, contrast and saturation; None for none. Off when a policy is given,
-            which has such changes of its own (but for 3-Augment, which timm goes with jitter).
+        training: whether pictures are augmented.
+        auto_augment: policy in timm's notation, such as "rand-m9-mstd0.5-inc1" for RandAugment; None for none.
+        color_jitter: strength of random brightness, contrast and saturation; None for none. Off with a policy,
+            which includes such changes (except for 3-Augment, which timm combines with jitter).
         scale, ratio: area and aspect of a random resized crop, as shares of the picture's.
         hflip: probability of a flip.
-        interpolation: of the crop and the policy, "bicubic", "bilinear" or "random".
+        interpolation: interpolation of the crop and the policy, "bicubic", "bilinear" or "random".
         erase: probability that a random rectangle is replaced by noise; 0 for none.
-        crop: "random resized"; or "pad" for pictures that already have the size, such as CIFAR's: an eighth of it is
-            reflected around them, and `size` pixels are cut out anywhere.
-        mean, std: of the colours. The mean fills what a policy moves into the picture, and both make the noise that
-            erases.
+        crop: "random resized"; or "pad" for pictures that already have the size, such as CIFAR's: they are
+            padded by an eighth of it by reflection, and a crop of `size` pixels is taken at random.
+        mean, std: mean and standard deviation of the channels. The mean fills areas that a policy moves into the
+            picture; both scale the noise of random erasing.
     """
     if crop not in CROPS:
         raise ValueError(f"crop must be one of {', '.join(map(repr, CROPS))}, got {crop!r}")
@@ -96,12 +96,12 @@ def picture_transform(
 
 
 def posterize(image: Image.Image, bits: int, **_) -> Image.Image:
-    """The image in RGB with so many bits of each colour kept, from 0, which is black, to 8."""
+    """An RGB image with the highest bits of each channel kept, from 0 bits, which is black, to 8."""
     return image.point([value >> (8 - bits) << (8 - bits) for value in range(256)] * 3)
 
 
 def _repair(policy: Callable) -> None:
-    """Posterizes in a policy of timm's as above: at full strength it keeps 0 bits, which Pillow 13 refuses."""
+    """Replaces posterization in a policy of timm: at full strength it keeps 0 bits, which Pillow 13 refuses."""
     operations = getattr(policy, "ops", []) + [each for group in getattr(policy, "policy", []) for each in group]
     for operation in operations:
         if operation.name.startswith("Posterize"):
@@ -109,7 +109,7 @@ def _repair(policy: Callable) -> None:
 
 
 def of_size(image: Image.Image, size: int) -> Image.Image:
-    """The image, which must have the size: a crop of it with a little padding is otherwise a small part, or too big."""
+    """Returns the image; raises a ValueError if it does not have the size that the crop "pad" needs."""
     if image.size != (size, size):
         width, height = image.size
         raise ValueError(
@@ -119,28 +119,28 @@ def of_size(image: Image.Image, size: int) -> Image.Image:
 
 
 def erase_part(pixels: Tensor, eraser: RandomErasing, mean: Tensor, std: Tensor) -> Tensor:
-    """Pixels (3, H, W), by chance with a rectangle of noise that is unit normal once it is normalised.
+    """Random erasing of pixels (3, H, W): a rectangle of noise that is unit normal after normalisation.
 
-    The noise is clipped to [0, 1] as pixels are, so its tails are cut where black and white are.
+    The noise is clipped to [0, 1], as pixels are.
     """
-    # timm erases pictures that are normalised already; of blank ones we learn where, and what with
+    # timm erases normalised pictures; a blank one shows the place and the values of the noise
     noise = eraser(torch.full_like(pixels, torch.nan))
     return torch.where(noise.isnan(), pixels, (mean + std * noise).clamp(0, 1))
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Pictures of a batch mixed with each other, and their labels with them; one way for the whole batch.
+    """Mixup and CutMix: mixes the pictures of a batch in pairs, and their labels, in the same way for the whole batch.
 
-    Neighbours meet, first and second, third and fourth: so a batch is mixed alike whole and in even parts on several
-    processes. In an odd one the last meets the first.
+    Neighbours are mixed, first with second, third with fourth, so that the result is the same for a whole batch and for
+    even parts of it on several processes. In an odd batch the last picture is mixed with the first.
 
     Args:
-        mixup: parameter of the Beta distribution of the share in a blend; 0 for no blends.
-        cutmix: the same of the area of a rectangle cut out of the other; 0 for none.
-        switch: probability of cutting, if both are on.
-        smoothing: what of each target is spread evenly over all classes.
-        classes: how many there are.
+        mixup: alpha of mixup, the parameter of the Beta distribution of the shares; 0 for no mixup.
+        cutmix: alpha of CutMix, the parameter of the Beta distribution of the areas; 0 for no CutMix.
+        switch: probability of CutMix if both are enabled.
+        smoothing: label smoothing, the share of each target that is spread evenly over all classes.
+        classes: number of classes.
     """
 
     mixup: float = 0.8
@@ -160,7 +160,7 @@ class Mix:
             num_classes=self.classes,
         )
         places = torch.arange(len(labels) + len(labels) % 2, device=labels.device)
-        # timm lets a batch meet its reverse, so the second of each two stand at the end, in reverse
+        # timm mixes a batch with its reverse, so the second of each pair is at the end, in reverse order
         order = torch.cat([places[::2], places[1::2].flip(0)])
         with seeded(seed):
             mixed, targets = mix(pixels[order % len(labels)], labels[order % len(labels)])  # a copy: it mixes in place
@@ -178,19 +178,19 @@ def augment_patches(
     *,
     seed: int,
 ) -> Tensor:
-    """RVT's patch-wise augmentation (Mao et al. 2022): each patch changes by itself, the rest stays what it is.
+    """RVT's patch-wise augmentation (Mao et al. 2022): each patch is changed independently.
 
-    Pixels (B, C, H, W) -> the same shape, clipped to [0, 1]. Each patch is by chance scaled up from a part of it, then
-    by chance noisy, then by chance flipped from left to right.
+    Pixels (B, C, H, W) -> the same shape, clipped to [0, 1]. Each patch is scaled up from a
+    part of it, then gets noise, then is flipped from left to right, each with the same probability.
 
     Args:
         pixels: H and W multiples of the patch.
         patch: side of a patch.
-        probability: of each of the three changes, on its own.
+        probability: probability of each of the three changes, which are independent.
         crop: smallest and largest area of the part, as a share of the patch; the part is square and lies anywhere.
-        noise: standard deviation of the Gaussian noise, of pixels in [0, 1]. (Code released with RVT adds it to
-            normalised pictures, where 0.01 is what 0.0023 is here.)
-        seed: of all of this; the same on one kind of device gives the same.
+        noise: standard deviation of the Gaussian noise, of pixels in [0, 1]. (The code released with RVT adds it
+            to normalised pictures, where 0.01 corresponds to 0.0023 here.)
+        seed: random seed; results are reproducible on one kind of device.
     """
     height, width = pixels.shape[-2:]
     if height % patch or width % patch:
@@ -217,8 +217,8 @@ def augment_patches(
 def _enlarged(patches: Tensor, area: Tensor, place: Tensor) -> Tensor:
     """A square part of each patch, scaled to the whole, bilinear.
 
-    Patches (P, C, p, p), area of the part (P,) as a share, and its place (P, 2) among all it can have, x and y from 0
-    to 1 -> (P, C, p, p).
+    Patches (P, C, p, p), areas of the parts (P,) as shares, and their places (P, 2), x and y from 0 to 1 over the
+    possible range -> (P, C, p, p).
     """
     side = area.sqrt().view(-1, 1, 1)
     middle = (1 - side) * (2 * place.unsqueeze(-1) - 1)  # where a patch goes from -1 to 1

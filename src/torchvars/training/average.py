@@ -10,10 +10,10 @@ from .sharding import like
 
 
 class Average:
-    """Weights that follow a model's: average <- decay average + (1 - decay) weights, after each step.
+    """Exponential moving average of weights: average <- decay average + (1 - decay) weights, after each step.
 
-    Early on the decay is lower, (1 + step) / (10 + step), so that a short run is not averaged with its beginning.
-    Buffers, such as the statistics of a norm, are the model's own.
+    In the first steps the decay is lower, (1 + step) / (10 + step), so that initial weights do not dominate short runs.
+    Buffers, such as the statistics of a norm, are not averaged.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -27,12 +27,12 @@ class Average:
             self.weights[name].lerp_(weight, 1 - decay)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Takes over whole weights by their names."""
+        """Loads whole weights by their names."""
         self.weights = {name: like(weights[name], weight) for name, weight in self.weights.items()}
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Within it the model has the averaged weights; afterwards its own again, to the bit."""
+        """A context in which the model has the averaged weights; its own are restored afterwards, bit for bit."""
         own = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         _assign(model, self.weights)
         try:

@@ -1,4 +1,4 @@
-"""Checkpoints from which training goes on as if it had never stopped: whole or not there, and without pickle."""
+"""Checkpoints from which training resumes exactly. They are written atomically, and without pickle."""
 
 import contextlib
 import errno
@@ -26,13 +26,13 @@ LEFTOVERS = ("step_*.part", "best.json.part", "writable_*.part")
 class Checkpoints:
     """The checkpoints of a run: <folder>/step_00001200/ with facts.json, model.safetensors, optimizer.safetensors, ...
 
-    A folder with the name of a step is whole. While one is written it is named step_00001200.part, and one that it
-    replaces step_00001200.old for a moment. One process writes; any number may read beside it, since only `write`
-    removes anything.
+    A folder named after a step is complete. While it is written it is named step_00001200.part, and the checkpoint that
+    it replaces is briefly named step_00001200.old. One process writes; any number may read at the same time, since only
+    `write` removes files.
 
     Args:
-        folder: made if it is not there; an OSError at once if it cannot be written.
-        every: checkpoints at multiples of it are kept for good.
+        folder: created if it does not exist; an OSError is raised at once if it cannot be written.
+        every: checkpoints at multiples of this number of steps are never removed.
     """
 
     def __init__(self, folder: Path, every: int | None = None):
@@ -53,21 +53,21 @@ class Checkpoints:
         """Writes a checkpoint, then removes older ones: all but the last two, the best, and multiples of `every`.
 
         Args:
-            step: what it is named by; one of the same step is replaced.
+            step: number that names the checkpoint; one of the same step is replaced.
             tensors: name of a file, such as "model" -> name of a tensor -> tensor.
-            facts: what JSON can hold.
-            best: it is the best so far.
+            facts: values that JSON can hold.
+            best: whether it is the best so far.
 
         Returns:
-            its folder.
+            The folder of the checkpoint.
 
         Raises:
-            OSError: the disk is full, or the like; what was there before is as it was.
+            OSError: the disk is full or cannot be written; earlier checkpoints are unchanged.
         """
         if step < 0:
             raise ValueError(f"step must be 0 or more, got {step}")
-        if wrong := [name for name in tensors if not re.fullmatch(r"[\w-]+", name)]:
-            raise ValueError(f"{wrong[0]!r} cannot name a file of tensors: take letters, digits, _ and -")
+        if invalid := [name for name in tensors if not re.fullmatch(r"[\w-]+", name)]:
+            raise ValueError(f"{invalid[0]!r} cannot name a file of tensors: take letters, digits, _ and -")
         if not isinstance(facts, dict):
             raise ValueError(f"facts must be a dict, got a {type(facts).__name__}")
         _check_json(facts, "facts")
@@ -85,13 +85,13 @@ class Checkpoints:
             digests[FACTS] = _digest_facts(facts)
             _write(part / FACTS, (json.dumps({"facts": facts, "sha256": digests}, indent=1) + "\n").encode())
             _sync(part)
-            self._mark(step, best)  # before it is in its place, so that no crash leaves it there without its mark
+            self._mark(step, best)  # before the rename, so that no crash leaves it without its mark
             if place.exists():
                 _rename(place, old)
             _rename(part, place)
             _sync(self.folder)
         except BaseException:
-            with contextlib.suppress(OSError):  # what went wrong first is what to tell
+            with contextlib.suppress(OSError):  # the first error is the one to report
                 self._tidy()
             raise
         self._tidy()
@@ -99,24 +99,24 @@ class Checkpoints:
         return place
 
     def latest(self) -> Path | None:
-        """The one of the highest step; None if there is none."""
+        """Folder of the checkpoint with the highest step; None if there is none."""
         return next(reversed(self._whole().values()), None)
 
     def best(self) -> Path | None:
-        """The last that was written as the best; None if there is none."""
+        """Folder of the checkpoint that was last written as the best; None if there is none."""
         step = self._best_step()
         return None if step is None else self._whole().get(step)
 
     def read(self, path: Path) -> tuple[dict[str, dict[str, Tensor]], dict]:
-        """The tensors, on the CPU, and the facts of a checkpoint, as they were given to `write`.
+        """The tensors, on the CPU, and the facts of a checkpoint, as they were passed to `write`.
 
         Raises:
-            ValueError: a file is damaged; says which, and which checkpoint to take instead.
+            ValueError: a file is damaged; the message names it, and the checkpoint to use instead.
         """
         path = Path(path)
         if not path.is_dir():
-            there = ", ".join(str(each) for each in self._whole().values()) or "none"
-            raise FileNotFoundError(f"no checkpoint {path}; there are: {there}")
+            existing = ", ".join(str(each) for each in self._whole().values()) or "none"
+            raise FileNotFoundError(f"no checkpoint {path}; there are: {existing}")
         file, tensors = FACTS, {}
         try:
             content = _read_facts(path)
@@ -135,7 +135,7 @@ class Checkpoints:
         return tensors, content["facts"]
 
     def _whole(self) -> dict[int, Path]:
-        """The checkpoints by their steps, in order; one that was about to be replaced may still be aside."""
+        """Complete checkpoints by their steps, in order, with those that end in .old."""
         found = {}
         for path in sorted(self.folder.iterdir(), reverse=True):  # step_00000001.old before step_00000001
             if match := re.fullmatch(r"step_(\d{8,})(\.old)?", path.name):
@@ -149,7 +149,7 @@ class Checkpoints:
         return marks["step"] if marks["step"] in self._whole() else marks["before"]
 
     def _marks(self) -> dict[str, int | None]:
-        """The step that is the best, and the one that is it until the checkpoint of that step is there."""
+        """The best step, and the one before, which counts until the checkpoint of the best step exists."""
         file = self.folder / BEST
         if not file.exists():
             return {"step": None, "before": None}
@@ -160,7 +160,7 @@ class Checkpoints:
             raise ValueError(f"{file} does not say which step is the best ({error!r}): remove it") from error
 
     def _mark(self, step: int, best: bool) -> None:
-        """Notes whether a step is the best; one that was, and now is written anew, may be it no longer."""
+        """Records whether a step is the best; a step that is written again may lose its mark."""
         marks = self._marks()
         if best:
             marks = {"step": step, "before": self._best_step()}
@@ -173,7 +173,7 @@ class Checkpoints:
         _rename(part, self.folder / BEST)
 
     def _tidy(self) -> None:
-        """Removes what is not whole or was replaced; if a crash came before the new one, the old one goes back."""
+        """Removes incomplete and replaced checkpoints; restores an old one whose replacement a crash prevented."""
         for leftover in [path for pattern in LEFTOVERS for path in self.folder.glob(pattern)]:
             _remove(leftover)
         for old in self.folder.glob("step_*.old"):
@@ -184,9 +184,9 @@ class Checkpoints:
                 _rename(old, place)
 
     def _remove_older(self, written: int) -> None:
-        there = self._whole()
-        keep = {*list(there)[-2:], written, self._best_step()}
-        for step, path in there.items():
+        existing = self._whole()
+        keep = {*list(existing)[-2:], written, self._best_step()}
+        for step, path in existing.items():
             if step not in keep and (self.every is None or step % self.every):
                 _remove(path)
 
@@ -195,10 +195,10 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str,
     """The state of an optimizer by the names of the parameters: copies of its tensors, and facts that JSON can hold.
 
     It is the same whether the model is compiled, under DDP, under FSDP2 or none of these. Under FSDP2 all processes
-    have to call it, since each holds a part.
+    must call it, since each holds a part.
 
-    `torch.distributed.checkpoint.state_dict` is made for this, but takes a step without gradients if none was taken
-    before, which counts in Adam, and does not read the flat form back.
+    `torch.distributed.checkpoint.state_dict` has the same purpose, but takes a step without gradients if none was taken
+    before, which changes Adam's counts, and cannot read the flat form.
     """
     optimizer = _unwrap_optimizer(optimizer)
     named = _name_parameters(model, optimizer)
@@ -207,9 +207,9 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str,
     facts = {
         "kind": type(optimizer).__name__,
         "shapes": {name: list(parameter.shape) for parameter, name in named.items()},
-        "state": {names[number]: _take(own, names[number], tensors) for number, own in state["state"].items()},
+        "state": {names[number]: _extract(own, names[number], tensors) for number, own in state["state"].items()},
         "groups": [
-            {**_take_all(group, f"groups/{number}", tensors), "params": [names[index] for index in group["params"]]}
+            {**_extract_all(group, f"groups/{number}", tensors), "params": [names[index] for index in group["params"]]}
             for number, group in enumerate(state["param_groups"])
         ],
     }
@@ -217,9 +217,9 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str,
 
 
 def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: dict) -> None:
-    """Gives an optimizer the state that `optimizer_tensors` told of; nothing is changed unless all of it fits.
+    """Restores the state that `optimizer_tensors` returned; nothing is changed unless all of it fits.
 
-    Under FSDP2 all processes have to call it.
+    Under FSDP2 all processes must call it.
 
     Raises:
         ValueError: the state is that of another model, of other groups or of another kind of optimizer.
@@ -232,25 +232,25 @@ def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: Mapping[s
     for group, own, stored in zip(groups, optimizer.param_groups, facts["groups"], strict=True):
         for key, value in stored.items():
             if key not in ("params", "param_names"):
-                given = _give(value, tensors, Tensor.clone)
-                group[key] = tuple(given) if isinstance(own.get(key), tuple) else given
-        # Where PyTorch keeps them: counts of steps on the CPU unless a kernel on the device reads them.
+                restored = _insert(value, tensors, Tensor.clone)
+                group[key] = tuple(restored) if isinstance(own.get(key), tuple) else restored
+        # As in PyTorch, counts of steps are on the CPU unless a kernel on the device reads them.
         on_device = bool(group.get("capturable") or group.get("fused"))
         for parameter in own["params"]:
             for key, value in facts["state"].get(named[parameter], {}).items():
-                placed = _placing(parameter, beside=on_device or key != "step")
-                state.setdefault(parameter, {})[key] = _give(value, tensors, placed)
+                placed = _placing(parameter, on_device=on_device or key != "step")
+                state.setdefault(parameter, {})[key] = _insert(value, tensors, placed)
     optimizer.load_state_dict({"state": {}, "param_groups": groups})
-    # Not by load_state_dict, which would turn all of it into the type of the parameters.
+    # load_state_dict would convert all of it to the dtype of the parameters.
     optimizer.state.update(state)
 
 
 def _unwrap_optimizer(optimizer: Optimizer) -> Optimizer:
-    return getattr(optimizer, "optimizer", optimizer)  # Accelerate holds it so
+    return getattr(optimizer, "optimizer", optimizer)  # as Accelerate wraps it
 
 
 def _name_parameters(model: nn.Module, optimizer: Optimizer) -> dict[Tensor, str]:
-    """The parameters of an optimizer, in its order, and their names in the model without what is wrapped around it."""
+    """Parameters of an optimizer, in its order, with their names in the model, without the prefixes of wrappers."""
     while True:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             model = model.module
@@ -295,49 +295,49 @@ def _check_fits(named: dict[Tensor, str], optimizer: Optimizer, facts: dict) -> 
         raise ValueError(f"the state of the optimizer is that of another model: {shown}")
 
 
-def _take(value, name: str, tensors: dict[str, Tensor]):
-    """A value of the state in which each tensor, put aside under a name, is said by that name."""
+def _extract(value, name: str, tensors: dict[str, Tensor]):
+    """A value of the state in which each tensor is replaced by its name; the tensors are added to `tensors`."""
     if isinstance(value, Tensor):
         tensors[name] = whole(value).detach().to("cpu", copy=True)
         return {"tensor": name}
     if isinstance(value, dict):
-        return _take_all(value, name, tensors)
+        return _extract_all(value, name, tensors)
     if isinstance(value, list | tuple):
-        return [_take(each, f"{name}/{index}", tensors) for index, each in enumerate(value)]
+        return [_extract(each, f"{name}/{index}", tensors) for index, each in enumerate(value)]
     return value
 
 
-def _take_all(values: dict[str, Any], name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    return {key: _take(each, f"{name}/{key}", tensors) for key, each in values.items()}
+def _extract_all(values: dict[str, Any], name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    return {key: _extract(each, f"{name}/{key}", tensors) for key, each in values.items()}
 
 
-def _give(value, tensors: Mapping[str, Tensor], place: Callable[[Tensor], Tensor]):
-    """The value that `_take` was given, its tensors placed."""
+def _insert(value, tensors: Mapping[str, Tensor], place: Callable[[Tensor], Tensor]):
+    """The value that was passed to `_extract`, with the tensors that `place` returns for the stored ones."""
     if isinstance(value, dict) and value.keys() == {"tensor"}:
         if value["tensor"] not in tensors:
             raise ValueError(f"the state of the optimizer lacks the tensor {value['tensor']}: give all that came of it")
         return place(tensors[value["tensor"]])
     if isinstance(value, dict):
-        return {key: _give(each, tensors, place) for key, each in value.items()}
+        return {key: _insert(each, tensors, place) for key, each in value.items()}
     if isinstance(value, list):
-        return [_give(each, tensors, place) for each in value]
+        return [_insert(each, tensors, place) for each in value]
     return value
 
 
-def _placing(parameter: Tensor, *, beside: bool) -> Callable[[Tensor], Tensor]:
-    """A copy of a tensor of the state, beside its parameter or on the CPU."""
+def _placing(parameter: Tensor, *, on_device: bool) -> Callable[[Tensor], Tensor]:
+    """A function that copies a tensor of the state to the device of its parameter, or to the CPU."""
 
     def place(tensor: Tensor) -> Tensor:
-        if not beside or tensor.shape != parameter.shape:
-            return tensor.to(parameter.device if beside else "cpu", copy=True)
+        if not on_device or tensor.shape != parameter.shape:
+            return tensor.to(parameter.device if on_device else "cpu", copy=True)
         return like(tensor, parameter)
 
     return place
 
 
 def _pack(tensors: Mapping[str, Tensor], file: str) -> bytes:
-    """A safetensors file; it wants tensors that lie in one piece each, and in memory of their own."""
-    ready, taken = {}, set()
+    """The bytes of a safetensors file, for which tensors must be contiguous and share no memory."""
+    ready, storages = {}, set()
     for name, tensor in tensors.items():
         where = f"tensor {name!r} of {file}"
         if name == "__metadata__":
@@ -347,9 +347,9 @@ def _pack(tensors: Mapping[str, Tensor], file: str) -> bytes:
         if hasattr(tensor, "full_tensor"):
             raise ValueError(f"{where} is spread over processes: call full_tensor() of it on all of them")
         own = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        if own.untyped_storage().data_ptr() in taken:
+        if own.untyped_storage().data_ptr() in storages:
             own = own.clone()
-        taken.add(own.untyped_storage().data_ptr())
+        storages.add(own.untyped_storage().data_ptr())
         ready[name] = own
     try:
         return save(ready)
@@ -391,7 +391,7 @@ def _compare(found: str, expected: str) -> None:
 
 @contextlib.contextmanager
 def _doing(what: str, path: Path) -> Iterator[None]:
-    """Lets an OSError say what was done to which path, and what to do; its number stays."""
+    """Adds the action, the path and advice to the message of an OSError; its number is kept."""
     try:
         yield
     except OSError as error:
@@ -400,7 +400,7 @@ def _doing(what: str, path: Path) -> Iterator[None]:
         raise OSError(
             error.errno,
             f"could not {what} {path}: {error.strerror or error}; "
-            f"checkpoints written before are as they were. To go on, {advice}",
+            f"earlier checkpoints are unchanged. To continue, {advice}",
         ) from error
 
 
@@ -417,10 +417,10 @@ def _rename(path: Path, to: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """The names in a folder to the disk."""
+    """Writes the entries of a folder to disk."""
     if os.name == "nt":  # folders cannot be opened there
         return
-    with _doing("bring to the disk", folder):
+    with _doing("sync", folder):
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -429,7 +429,7 @@ def _sync(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """By way of a name under which nobody takes it for whole; what cannot be removed is left to the next time."""
+    """Removes a path, which is renamed first so that it never looks complete; leftovers are removed next time."""
     part = path.with_suffix(".part")
     if path != part:
         _rename(path, part)

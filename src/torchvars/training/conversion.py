@@ -1,11 +1,11 @@
-"""A trained model with another attention, in stages: what `torchvars convert` does.
+"""Conversion of a trained model to another attention, in stages: see `torchvars convert`.
 
-    original/    the trained model as it came, with the head that was asked for: ordinary weights
+    original/    weights of the trained model, with the requested head
     match/       the run in which each layer learns the attention that it replaces
-    join/        the run in which the whole learns logits and features
-    tune/        the run in which it learns labels
+    join/        the run in which the whole model learns logits and features
+    tune/        the run in which the whole model learns labels
     weights/     the result
-    convert.json what was asked for, kept.json what was kept
+    convert.json the plan; kept.json: metrics of the result
 
 Each stage is a run of the one training loop, begins with the weights of the stage before, and can be resumed by itself.
 """
@@ -57,7 +57,7 @@ KEPT, STAGES = "kept.json", ("match", "join", "tune")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of a conversion."""
+    """The settings of a conversion."""
 
     model: str
     """Trained model: a folder of weights, a name that ships, timm:NAME or timm:NAME:FILE."""
@@ -69,7 +69,7 @@ class Plan:
     layers: tuple[int | str, ...] | None = None
     """Attentions to convert; none: all."""
     options: tuple[str, ...] = ()
-    """Of the attention, such as atoms=1."""
+    """Options of the attention, such as atoms=1."""
     strength: float | None = None
     steps: int | None = None
     solver: str | None = None
@@ -82,14 +82,14 @@ class Plan:
     join_steps: int = 1000
     tune_epochs: int = 2
     period: int = 200
-    """Steps after which match and join are judged and leave a checkpoint."""
+    """Number of steps between evaluations and checkpoints in match and join."""
     seed: int = 0
     precision: str = "no"
     workers: int = 1
     sizes: tuple[int, ...] = (224, 448, 896)
     """Sides of pictures at which original and result are timed."""
     judged: int | None = None
-    """Held-out pictures on which is measured what was kept; none: all."""
+    """Number of held-out pictures to evaluate the result on; none: all."""
     changed: tuple[str, ...] = ()
     """Fields of the recipes of stages, such as match.learning_rate=0.01."""
 
@@ -122,10 +122,10 @@ def read_plan(folder: Path) -> Plan:
 
 
 def run(plan: Plan, *, resume: bool = False) -> signal.Signals | None:
-    """Converts a trained model stage by stage, or goes on where a conversion was.
+    """Converts a trained model stage by stage, or resumes a conversion.
 
     Returns:
-        the signal that stopped it before its end, after a checkpoint; None if it came to its end.
+        The signal that stopped it, after a checkpoint; None if it is complete.
     """
     join_restarted()
     AcceleratorState._reset_state()
@@ -143,7 +143,7 @@ def _run(plan: Plan, resume: bool, accelerator: Accelerator) -> signal.Signals |
     if not resume:
         if (plan.output / CONVERSION).exists() and first:
             raise ValueError(
-                f"{plan.output} holds a conversion already: go on with torchvars convert --resume "
+                f"{plan.output} holds a conversion already: resume it with torchvars convert --resume "
                 f"{shlex.quote(str(plan.output))}, or take another folder"
             )
         prepared = prepare(plan, accelerator)
@@ -155,14 +155,14 @@ def _run(plan: Plan, resume: bool, accelerator: Accelerator) -> signal.Signals |
         settings = settings_of(plan, stage)
         done = (settings.output / "weights" / stored.CONFIG).exists()
         begun = RunFolder(settings.output).exists() and any((settings.output / CHECKPOINTS).glob("step_*"))
-        accelerator.wait_for_everyone()  # so that all of them have found the same
+        accelerator.wait_for_everyone()  # so that all processes have seen the same files
         if done:
             continue
         if first:
             print(f"{stage}: {DESCRIPTIONS[stage]}", flush=True)
         if stopped_by := train_on(accelerator, recipe, settings, resume=begun):
             return stopped_by
-        accelerator.wait_for_everyone()  # for the first, which writes the weights
+        accelerator.wait_for_everyone()  # until the first has written the weights
     last = plan.output / list(recipes)[-1] / "weights"
     kept = measure(plan, last, accelerator)
     if first:
@@ -173,8 +173,8 @@ def _run(plan: Plan, resume: bool, accelerator: Accelerator) -> signal.Signals |
 
 DESCRIPTIONS = {
     "match": "each layer learns the output of the attention that it replaces",
-    "join": "the whole learns the logits and final features of the original",
-    "tune": "the whole learns the labels",
+    "join": "the whole model learns the logits and final features of the original",
+    "tune": "the whole model learns the labels",
 }
 
 
@@ -182,7 +182,7 @@ DESCRIPTIONS = {
 
 
 def prepare(plan: Plan, accelerator: Accelerator) -> Classifier:
-    """The original with the head that is asked for. A ValueError if something is wrong with the plan."""
+    """The original model with the requested head. Raises a ValueError if the plan cannot be carried out."""
     name, classifier = open_classifier(plan.model)
     if plan.img_size not in (None, own_size(classifier.model)):
         resized(name, classifier, plan.img_size)
@@ -193,16 +193,18 @@ def prepare(plan: Plan, accelerator: Accelerator) -> Classifier:
             raise ValueError(f"the head cannot be cut to the classes present: {misfit(name, classifier, pictures)}")
         cut_head(classifier.model, columns)
         classifier.classes = tuple(pictures.classes)
-    described = stored.describe(classifier)  # says what could not be saved
+    described = stored.describe(classifier)  # raises an error if it could not be saved
     recipes = recipes_of(plan, own_size(classifier.model), described["architecture"])
     for stage, recipe in recipes.items():
         check_processes(recipe, settings_of(plan, stage), accelerator)
         world = accelerator.num_processes
-        Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, 0, world)  # whether they fill a batch
+        Order(
+            len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, 0, world
+        )  # checks that they fill a batch
     if "tune" in recipes:
         check_tuning(recipes["tune"], plan.data, name, classifier)
     recipe = next(iter(recipes.values()))
-    trial = deepcopy(classifier)  # what cannot be converted is refused now
+    trial = deepcopy(classifier)  # raises an error now if it cannot be converted
     set_solving(convert_as(recipe, trial), recipe)
     Matching(trial)
     linear_heads(classifier.model)
@@ -210,7 +212,7 @@ def prepare(plan: Plan, accelerator: Accelerator) -> Classifier:
 
 
 def misfit(name: str, classifier: Classifier, pictures: Source) -> str:
-    """What the head of a model and the classes of pictures have to do with each other, in words."""
+    """Text that compares the classes of pictures with those of a model."""
     known = class_names(classifier)
     if not pictures.classes:
         return f"{pictures.name} has no classes; expected <class>/<picture>"
@@ -224,7 +226,7 @@ def misfit(name: str, classifier: Classifier, pictures: Source) -> str:
 
 
 def check_tuning(recipe: Recipe, data: str, name: str, classifier: Classifier) -> None:
-    """A ValueError if labels cannot be learned with this head."""
+    """Raises a ValueError if labels cannot be learned with this head."""
     pictures, _ = open_splits(data, recipe)
     if list(pictures.classes) != list(class_names(classifier) or pictures.classes):
         raise ValueError(
@@ -236,11 +238,11 @@ def check_tuning(recipe: Recipe, data: str, name: str, classifier: Classifier) -
 
 
 def begin(plan: Plan, original: Classifier) -> None:
-    """Writes the original and the plan; only then there is a conversion to resume."""
+    """Writes the original model and the plan; after that the conversion can be resumed."""
     plan.output.mkdir(parents=True, exist_ok=True)
     stored.save(original, plan.output / "original")
-    said = {**asdict(plan), "data": absolute(plan.data), "output": str(plan.output)}
-    text = json.dumps(said, indent=1) + "\n"
+    content = {**asdict(plan), "data": absolute(plan.data), "output": str(plan.output)}
+    text = json.dumps(content, indent=1) + "\n"
     stored.write_whole(plan.output / CONVERSION, lambda path: path.write_text(text))
 
 
@@ -281,7 +283,7 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
         "cutmix": 0.0,
         "smoothing": 0.0,
     }
-    rate = 512 / plan.batch  # those of recipes are for 512 pictures
+    rate = 512 / plan.batch  # learning rates of recipes are for batches of 512
     recipes, before = {}, None
     for stage in plan.stages:
         if stage == "tune":
@@ -361,7 +363,7 @@ def changed(recipe: Recipe, stage: str, changes: Sequence[str]) -> Recipe:
 
 
 def measure(plan: Plan, weights: Path, accelerator: Accelerator) -> dict:
-    """What was kept of the original, on held-out pictures: relative errors, agreement and, with labels, accuracy."""
+    """Metrics on held-out pictures: relative errors, agreement with the original and, with labels, accuracy."""
     folder = str(plan.output / "original")
     converted = stored.load(weights)
     recipe = Recipe(
@@ -386,7 +388,7 @@ def measure(plan: Plan, weights: Path, accelerator: Accelerator) -> dict:
 
 
 def finish(plan: Plan, weights: Path, kept: dict) -> None:
-    """Writes the result and what was kept, and prints it."""
+    """Writes the result and its metrics, and prints the metrics."""
     converted = stored.load(weights)
     original = stored.load(plan.output / "original")
     with torch.no_grad():
@@ -409,7 +411,7 @@ OPTIONS = {"options": "option", "period": "judge-every", "sizes": "timing", "jud
 
 
 def command_of(plan: Plan) -> str:
-    """The command of a conversion. Of files and folders it has the names only, wherever they are on this machine."""
+    """The command of a conversion; files and folders are named without their paths."""
     *library, place = plan.model.rpartition(":")
     words = ["torchvars", "convert", "".join([*library, Path(place).name]), "--attention", plan.attention]
     words += ["--data", Path(plan.data).name]
@@ -435,7 +437,7 @@ NAMES = {
 
 
 def describe_kept(kept: Mapping) -> list[str]:
-    """What was kept, in lines."""
+    """Lines of text for the metrics of the result."""
     lines = [f"on {kept['images']} held-out pictures:"]
     lines += [f"  {name}: {kept[key]:.4f}" for key, name in NAMES.items() if key in kept]
     lines += ["relative error by layer, on the inputs that the original gives it:"]

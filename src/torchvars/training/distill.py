@@ -1,4 +1,4 @@
-"""Learning from another model."""
+"""Losses for distillation and for soft targets."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, kind: str, temperature: float) -> Tensor:
-    """How far a student is from its teacher: (batch, classes) twice -> a number.
+    """Distillation loss: logits (batch, classes) of a student and of its teacher -> a number.
 
     "soft": Kullback-Leibler divergence of the probabilities at a temperature, times its square (Hinton et al. 2015);
     "hard": cross-entropy with the teacher's decisions (DeiT).
@@ -18,5 +18,5 @@ def distillation_loss(logits: Tensor, teacher_logits: Tensor, kind: str, tempera
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy with shares of classes: logits and targets (batch, classes) -> a number."""
+    """Cross-entropy with soft targets: logits and targets (batch, classes) -> a number."""
     return -(targets * torch.log_softmax(logits, dim=-1)).sum(-1).mean()

@@ -1,4 +1,4 @@
-"""The folder of a run: what it was asked to do, and what it has to show."""
+"""The folder of a run: settings, metrics, times and unreadable pictures."""
 
 import json
 from dataclasses import asdict
@@ -15,15 +15,15 @@ METRICS, TIMES, UNREADABLE = "metrics.jsonl", "times.jsonl", "unreadable.txt"
 class RunFolder:
     """A run's settings, one line of metrics for each epoch, and the pictures it could not read.
 
-    `metrics.jsonl` holds what the recipe, the seed and the pictures decide and nothing else, so that a run that was
-    killed and resumed ends with the same file; how long it took goes to `times.jsonl`.
+    `metrics.jsonl` depends on the recipe, the seed and the pictures only, so that an interrupted and resumed run ends
+    with the same file; times are in `times.jsonl`.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def check_free(self) -> None:
-        """A ValueError if the folder holds a run, unless that came to no checkpoint and no metrics."""
+        """Raises a ValueError if the folder holds a run, unless it has neither checkpoints nor metrics."""
         begun = (self.path / METRICS).exists() or any((self.path / CHECKPOINTS).glob("step_*"))
         if self.exists() and begun:
             raise ValueError(
@@ -31,10 +31,10 @@ class RunFolder:
             )
 
     def begin(self, recipe: Recipe, settings: dict[str, int | float | str | None], classifier: dict) -> None:
-        """Writes what the run is to do. A ValueError if the folder holds another run.
+        """Writes the settings of the run. Raises a ValueError if the folder holds another run.
 
         Args:
-            classifier: what its weights are loaded by: `torchvars.models.weights.describe`.
+            classifier: description by which its weights are loaded: `torchvars.models.weights.describe`.
         """
         self.check_free()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ class RunFolder:
         return (self.path / RUN).exists()
 
     def settings(self) -> tuple[Recipe, dict]:
-        """The recipe and the other settings of a run that is to go on."""
+        """The recipe and the other settings of the run."""
         file = self.path / RUN
         if not self.exists():
             raise FileNotFoundError(f"no run to resume at {self.path}: there is no {RUN}")
@@ -60,12 +60,12 @@ class RunFolder:
         return Recipe(**content["recipe"]), content["settings"]
 
     def metrics(self) -> list[dict]:
-        """The lines so far."""
+        """Metrics of the epochs so far."""
         file = self.path / METRICS
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def add_metrics(self, line: dict) -> None:
-        """Adds the line of an epoch; one of the same step, or a later one, is of before a resume and gives way."""
+        """Adds the metrics of an epoch; those of the same or a later step, from before a resume, are removed."""
         lines = [old for old in self.metrics() if old["step"] < line["step"]] + [line]
         _write(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -79,4 +79,4 @@ class RunFolder:
 
 
 def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda aside: aside.write_text(text))
+    write_whole(path, lambda temporary: temporary.write_text(text))

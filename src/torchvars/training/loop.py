@@ -1,4 +1,4 @@
-"""Training, from top to bottom."""
+"""The training loop."""
 
 import math
 import signal
@@ -94,7 +94,7 @@ class Settings:
 
 @dataclass
 class Progress:
-    """Where a run is, and what it has summed up since the epoch began."""
+    """Progress of a run, and sums since the beginning of the epoch."""
 
     step: int = 0
     best: float | None = None
@@ -105,23 +105,23 @@ class Progress:
     held_out_unreadable: dict[str, str] = field(default_factory=dict)
     errors: list[float] = field(default_factory=list)
     stale: int = 0
-    """Epochs since the last that was 1 % better."""
+    """Number of epochs since the last one that was 1 % better."""
 
     def add(self, loss: float, correct: float, errors: Sequence[float]) -> None:
-        """Sums over the pictures of a step."""
+        """Adds the sums over the pictures of a step."""
         self.loss, self.correct = self.loss + loss, self.correct + correct
         before = self.errors or [0.0] * len(errors)
         self.errors = [old + new for old, new in zip(before, errors, strict=True)]
 
     def means(self) -> tuple[float, float, list[float]]:
-        """Since the epoch began."""
+        """Means of loss, accuracy and errors since the beginning of the epoch."""
         return self.loss / self.seen, self.correct / self.seen, [error / self.seen for error in self.errors]
 
     def begin_epoch(self) -> None:
         self.loss, self.correct, self.seen, self.errors = 0.0, 0.0, 0, []
 
     def judge(self, line: dict[str, float], metric: str, sign: int) -> bool:
-        """Whether an epoch is the best so far by a metric, of which more (1) or less (-1) is better."""
+        """Whether an epoch is the best so far by a metric; the sign is 1 if more of it is better, else -1."""
         score, before = sign * line[metric], self.best
         first = before is None
         clearly = first or score > before + 0.01 * abs(before)
@@ -130,30 +130,30 @@ class Progress:
         return first or score > before
 
 
-# Seconds to wait for the folder of a run that was killed: processes that read pictures for it notice that within 5, and
-# may hold its lock till then.
+# Seconds to wait for the lock of a folder whose run was killed: its data loading processes end within 5 seconds, and
+# may hold the lock until then.
 RELEASE = 6
 
 
 def ended(recipe: Recipe, progress: Progress) -> bool:
-    """Whether a run no longer gets better, and is to end."""
+    """Whether a run ends because it no longer improves."""
     patience = recipe.conversion and recipe.conversion.patience
     return bool(patience) and progress.stale >= patience
 
 
 class Diverged(FloatingPointError):
-    """The loss is no longer a number."""
+    """The loss is not finite."""
 
 
 def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> signal.Signals | None:
-    """Trains a model as a recipe says, or goes on where a run was.
+    """Trains a model by a recipe, or resumes a run.
 
     Returns:
-        the signal that stopped it before its end, after a checkpoint; None if it came to its end.
+        The signal that stopped it, after a checkpoint; None if it is complete.
     """
     join_restarted()
     AcceleratorState._reset_state()  # a run before this one, in the same process, may have had another precision
-    # Told so, it lets several processes on a machine without a GPU work together; else each would run by itself.
+    # With cpu=True, several processes on a machine without a GPU work together; else each would run by itself.
     accelerator = Accelerator(mixed_precision=recipe.precision, cpu=not torch.accelerator.is_available())
     check_processes(recipe, settings, accelerator)
     refusal = f"another training run is writing {settings.output}: wait for its end, stop it, or take another folder"
@@ -166,10 +166,10 @@ def train(recipe: Recipe, settings: Settings, *, resume: bool = False) -> signal
 def train_on(
     accelerator: Accelerator, recipe: Recipe, settings: Settings, resume: bool, bar: Bar | None = None
 ) -> signal.Signals | None:
-    """The same by processes that were started, in a folder that is held.
+    """Trains as `train` does, in a folder that is locked.
 
     Args:
-        bar: to show the progress in, beside others; else the run has one of its own.
+        bar: progress bar in which the run gets a row; by default it has its own.
     """
     rank, world, device = accelerator.process_index, accelerator.num_processes, accelerator.device
     folder, begins = RunFolder(settings.output), not resume and accelerator.is_main_process
@@ -185,18 +185,18 @@ def train_on(
         erase=recipe.erase,
         crop=recipe.crop,
     )
-    _ = Pictures(pictures, transform)[Draw(0, 0)]  # what does not fit is refused before a run is begun
+    _ = Pictures(pictures, transform)[Draw(0, 0)]  # raises an error before the run is begun if they do not fit
     shown = some_pictures(held_out, recipe.img_size).to(device)
     order = Order(len(pictures), recipe.batch // world, recipe.seed, recipe.repeats, rank, world)
     steps = (recipe.conversion and recipe.conversion.epoch_steps) or order.steps  # of an epoch
 
     torch.manual_seed(derive_seed(recipe.seed, "model"))
     classifier = build(recipe, pictures)
-    described = stored.describe(classifier)  # what could not be saved at the end is refused now
+    described = stored.describe(classifier)  # raises an error now if it could not be saved at the end
     objective = pose(recipe, classifier, pictures, device, recipe.epochs * steps)
-    # First: it says so if the folder cannot be written.
+    # First, since it raises an error if the folder cannot be written.
     checkpoints = Checkpoints(settings.output / CHECKPOINTS, settings.keep_every)
-    if begins:  # only now: what is wrong with the call leaves no run behind
+    if begins:  # only now, so that an error above leaves no run behind
         stated = {**asdict(settings), "data": absolute(settings.data), "output": str(settings.output)}
         folder.begin(from_anywhere(recipe), stated, described)
     latest = checkpoints.latest() if resume else None
@@ -230,11 +230,11 @@ def train_on(
     batches = load(Pictures(pictures, transform), order.batches(progress.step, last), settings.workers)
 
     def judged() -> AbstractContextManager:
-        """The weights that are evaluated and kept: the averaged ones, if there are any."""
+        """A context with the weights that are evaluated and saved: the averaged ones, if there are any."""
         return nullcontext() if average is None else average.applied(classifier)
 
     def checkpoint(best: bool = False) -> None:
-        """Everything from which the run can go on, by one process for all."""
+        """Writes all that is needed to resume; one process writes for all."""
         of_optimizer, values = optimizer_tensors(model, optimizer)
         tensors = {"model": whole_state(classifier), "optimizer": of_optimizer}
         if average is not None:
@@ -256,13 +256,13 @@ def train_on(
             rate = learning_rate(recipe, step, steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["lr_scale"]
-            torch.manual_seed(derive_seed(recipe.seed, "step", step, rank))  # of what is dropped within the model
+            torch.manual_seed(derive_seed(recipe.seed, "step", step, rank))  # for dropout and drop path
             loss, correct, *errors = learn(accelerator, model, optimizer, batch, objective, recipe, step)
             if average is not None:
                 average.update(classifier, step)
             counts = [loss, correct, len(batch.labels), stopping.received is not None, len(batch.problems), *errors]
             counts = cast(Tensor, accelerator.reduce(torch.tensor(counts, device=device)))
-            loss, correct, seen, stop, broken, *errors = counts.tolist()  # if one is told to end, all do
+            loss, correct, seen, stop, broken, *errors = counts.tolist()  # if one received a signal, all stop
             if not math.isfinite(loss):
                 kept = checkpoints.latest()
                 raise Diverged(
@@ -272,8 +272,8 @@ def train_on(
             progress.step, progress.seen = step + 1, progress.seen + int(seen)
             progress.add(loss * seen / world, correct, [error * seen / world for error in errors])
             if report is not None:
-                said = objective.describe(objective.line(*progress.means()))
-                report.step(progress.step, said, clock.lap(recipe.batch)["images_per_second"])
+                described = objective.describe(objective.line(*progress.means()))
+                report.step(progress.step, described, clock.lap(recipe.batch)["images_per_second"])
             if broken:
                 progress.unreadable |= dict(gather_object(list(batch.problems.items())))
                 if report is not None:
@@ -306,14 +306,14 @@ def train_on(
                 clock.restart()
                 if ended(recipe, progress):
                     if report is not None and progress.step < last:
-                        report.say(f"ended at step {progress.step} of {last}: no 1 % better in {progress.stale} epochs")
+                        report.log(f"ended at step {progress.step} of {last}: no 1 % better in {progress.stale} epochs")
                     break
             elif progress.step % settings.checkpoint_every == 0 or stop:
                 checkpoint()
             if stop and progress.step < last:
                 if report is not None:
-                    report.say(f"stopped at step {progress.step} of {last}: resume with {resuming(settings.output)}")
-                return stopping.received or signal.SIGTERM  # which another process was told
+                    report.log(f"stopped at step {progress.step} of {last}: resume with {resuming(settings.output)}")
+                return stopping.received or signal.SIGTERM  # received by another process
     with judged():
         state = whole_state(classifier)
         if accelerator.is_main_process:
@@ -338,7 +338,7 @@ def learn(
 ) -> list[float]:
     """One step of the optimizer.
 
-    Returns the loss, a mean over the batch, how many pictures were named rightly, and the errors of the layers.
+    Returns the mean loss of the batch, the number of correctly classified pictures, and the errors of the layers.
     """
     pixels, labels = batch.pixels.to(accelerator.device), batch.labels.to(accelerator.device)
     pixels, targets = objective.prepare(pixels, labels, step)
@@ -364,22 +364,22 @@ def learn(
 def evaluate(
     accelerator: Accelerator, objective: Objective, source: Source, recipe: Recipe, workers: int
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """What an objective says of held-out pictures, each counted once however many processes share them.
+    """Evaluates an objective on held-out pictures, each of them once on any number of processes.
 
-    Returns its metrics, and the pictures that could not be read, which are not judged.
+    Returns the metrics, and the pictures that could not be read, which are not evaluated.
     """
     processes = Processes(accelerator.device)
     size = max(1, recipe.batch // processes.world)
     objective.module.eval()
 
-    def ask(asked: Asked) -> dict[str, Tensor]:
-        figures = objective.judge(asked.pixels, torch.tensor(asked.targets))
+    def ask(batch: Asked) -> dict[str, Tensor]:
+        figures = objective.judge(batch.pixels, torch.tensor(batch.targets))
         return dict(zip(objective.columns, figures.unbind(-1), strict=True))
 
     scores = score(source, Shown(recipe.img_size), ask, None, processes, batch=size, workers=workers, together=True)
     figures = torch.stack([scores.columns[name] for name in objective.columns], -1)
     sums = torch.zeros(len(objective.columns), dtype=torch.float64)
-    # A batch at a time, as the curves of all runs were summed: so also their last digits are the same.
+    # Summed batch by batch, so that the last digits agree with those of earlier runs.
     for part, unread in zip(figures.split(size), scores.unread.split(size), strict=True):
         sums += part[~unread].sum(0)
     sums, read = dict(zip(objective.columns, sums.tolist(), strict=True)), int((~scores.unread).sum())
@@ -387,7 +387,7 @@ def evaluate(
 
 
 def some_pictures(source: Source, size: int, count: int = 8) -> Tensor:
-    """Some pictures from all over a source, so of several classes; the same all along."""
+    """Pixels of some pictures at equal distances in a source, so of several classes; always the same ones."""
     pictures = Pictures(source, picture_transform(size, training=False))
     count = min(count, len(source))
     return torch.stack([pictures[Draw(number * len(source) // count, 0)].pixels for number in range(count)])
@@ -397,7 +397,7 @@ def some_pictures(source: Source, size: int, count: int = 8) -> Tensor:
 
 
 def check_processes(recipe: Recipe, settings: Settings, accelerator: Accelerator) -> None:
-    """A ValueError if these processes cannot share the work as they are told to."""
+    """Raises a ValueError if the processes cannot share the work in this way."""
     world, kind = accelerator.num_processes, accelerator.distributed_type
     if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
         raise ValueError(f"accelerate is set up for {kind.value}: set it up for several devices only; --shard is FSDP2")
@@ -413,7 +413,7 @@ def check_processes(recipe: Recipe, settings: Settings, accelerator: Accelerator
 
 
 def open_splits(data: str, recipe: Recipe) -> tuple[Source, Source]:
-    """The pictures to train on, and those to judge by; a ValueError if they do not go together."""
+    """Training and validation pictures. Raises a ValueError if they do not fit each other."""
     if recipe.conversion is not None:
         return open_without_labels(data, recipe)
     pictures, held_out = open_split(data, "train", recipe), open_split(data, "val", recipe)
@@ -423,14 +423,14 @@ def open_splits(data: str, recipe: Recipe) -> tuple[Source, Source]:
 
 
 def open_without_labels(data: str, recipe: Recipe) -> tuple[Source, Source]:
-    """The same where labels are not learned from; without a split of their own, a tenth of all is judged by."""
+    """Training and validation pictures without labels; if there are no splits, a tenth of them is held out."""
     pictures, held_out = (open_unlabelled(data, split) for split in ("train", "val"))
     assert recipe.conversion is not None
     return pictures, limited(held_out, recipe.conversion.judged)
 
 
 def open_split(data: str, split: Literal["train", "val"], recipe: Recipe) -> Source:
-    """The pictures to train on ("train") or to judge by ("val")."""
+    """The training ("train") or validation ("val") pictures."""
     if recipe.left_out is not None:
         source = open_source(data, "train")
         lists = None if recipe.split_lists is None else read_split_lists(Path(recipe.split_lists), source)
@@ -446,7 +446,7 @@ def open_split(data: str, split: Literal["train", "val"], recipe: Recipe) -> Sou
 
 
 def from_anywhere(recipe: Recipe) -> Recipe:
-    """A recipe whose words for models mean the same in whatever folder one is, also if they name files or folders."""
+    """A recipe with absolute paths, which does not depend on the working directory."""
     lists = None if recipe.split_lists is None else absolute(recipe.split_lists)
     return replace(
         recipe, initial=absolute_word(recipe.initial), teacher=absolute_word(recipe.teacher), split_lists=lists
@@ -463,7 +463,7 @@ def absolute_word(word: str | None) -> str | None:
 
 
 def check_classes(pictures: Source, held_out: Source) -> None:
-    """A ValueError unless both have the same classes, two at least."""
+    """Raises a ValueError unless both have the same classes, two at least."""
     if pictures.classes != held_out.classes:
         missing, extra = (
             sorted(set(one.classes) - set(other.classes)) for one, other in ((pictures, held_out), (held_out, pictures))
@@ -477,7 +477,7 @@ def check_classes(pictures: Source, held_out: Source) -> None:
 
 
 def check_apart(pictures: Source, held_out: Source) -> None:
-    """A ValueError if pictures to train on are also there to validate on. Parts of one source never share any."""
+    """Raises a ValueError if training and validation share pictures. Parts of one source never do."""
     shared = pictures.stores() & held_out.stores()
     if isinstance(pictures, Part) or not shared:
         return
@@ -493,7 +493,7 @@ def check_apart(pictures: Source, held_out: Source) -> None:
 
 
 def build(recipe: Recipe, pictures: Source) -> Classifier:
-    """The model that is to be trained."""
+    """The model to train."""
     if recipe.conversion is not None:
         return set_solving(build_converted(recipe), recipe)
     count = len(pictures.classes)
@@ -516,11 +516,11 @@ def build(recipe: Recipe, pictures: Source) -> Classifier:
 
 
 def set_solving(classifier: Classifier, recipe: Recipe) -> Classifier:
-    """Lets the layers that reconstruct solve as the recipe says."""
+    """Sets the solvers and strengths of VARS layers to those of the recipe."""
     layers = [layer for layer in classifier.modules() if isinstance(layer, Reconstruction)]
-    given = [name for name in ("solver", "steps", "start", "strength") if getattr(recipe, name) is not None]
-    if given and not layers:
-        raise ValueError(f"{recipe.model} has no VARS layer: leave out {', '.join(given)}")
+    changed = [name for name in ("solver", "steps", "start", "strength") if getattr(recipe, name) is not None]
+    if changed and not layers:
+        raise ValueError(f"{recipe.model} has no VARS layer: leave out {', '.join(changed)}")
     for layer in layers:
         if recipe.solver is not None:
             layer.solver = solver_from({"name": recipe.solver})
@@ -533,7 +533,7 @@ def set_solving(classifier: Classifier, recipe: Recipe) -> Classifier:
 
 
 def build_converted(recipe: Recipe) -> Classifier:
-    """The original model with its attention replaced, and the weights to begin with if there are any."""
+    """The original model with its attention replaced, and with initial weights if there are any."""
     assert recipe.conversion is not None
     _, classifier = open_classifier(recipe.conversion.original)
     convert_as(recipe, classifier)
@@ -555,7 +555,7 @@ def convert_as(recipe: Recipe, classifier: Classifier) -> Classifier:
 
 
 def pose(recipe: Recipe, classifier: Classifier, pictures: Source, device: torch.device, steps: int) -> Objective:
-    """What the model is to learn, in so many steps."""
+    """The objective of a run of some steps."""
     if recipe.conversion is None:
         mix = Mix(recipe.mixup, recipe.cutmix, recipe.switch, recipe.smoothing, len(pictures.classes))
         teacher = None if recipe.teacher is None else load_teacher(recipe.teacher, pictures.classes, recipe.img_size)
@@ -568,7 +568,7 @@ def pose(recipe: Recipe, classifier: Classifier, pictures: Source, device: torch
 
 
 def columns_of(classifier: Classifier, pictures: Source) -> list[int] | None:
-    """The logit of each class of the pictures; None if they have no labels that the model knows."""
+    """Index of the logit of each class of the pictures; None if they have no labels that the model knows."""
     known = class_names(classifier)
     if known is None or not pictures.classes or not set(pictures.classes) <= set(known):
         return None
@@ -576,7 +576,7 @@ def columns_of(classifier: Classifier, pictures: Source) -> list[int] | None:
 
 
 def build_from(word: str, recipe: Recipe, pictures: Source, options: dict) -> Classifier:
-    """A model with weights to begin with; its head is new if these were of other classes."""
+    """A model with initial weights; its head is new if these are for other classes."""
     found = find_weights(word)
     if found.architecture != recipe.model:
         raise ValueError(
@@ -590,7 +590,7 @@ def build_from(word: str, recipe: Recipe, pictures: Source, options: dict) -> Cl
 
 
 def load_teacher(word: str, classes: Sequence[str], size: int) -> nn.Module:
-    """Pixels in [0, 1] -> logits for these classes of a model that is not trained; it may know more."""
+    """A teacher, which is not trained: pixels in [0, 1] -> logits of these classes. It may have more classes."""
     name, teacher = open_classifier(word)
     cfg = getattr(teacher.model, "pretrained_cfg", None) or {}
     if cfg.get("fixed_input_size") and own_size(teacher.model) != size:
@@ -600,9 +600,9 @@ def load_teacher(word: str, classes: Sequence[str], size: int) -> nn.Module:
     if known is not None and set(classes) <= set(known):
         teacher = Among(teacher, [known.index(each) for each in classes])
     elif found != len(classes) or known is not None:
-        stranger = next((each for each in classes if each not in (known or ())), classes[0])
+        unknown = next((each for each in classes if each not in (known or ())), classes[0])
         raise ValueError(
-            f"the teacher {name} has {found} classes and the pictures have {len(classes)}, such as {stranger}: "
+            f"the teacher {name} has {found} classes and the pictures have {len(classes)}, such as {unknown}: "
             "it must know them by their names"
         )
     return teacher.eval().requires_grad_(False)
@@ -612,17 +612,17 @@ def load_teacher(word: str, classes: Sequence[str], size: int) -> nn.Module:
 
 
 def check_readable(problems: dict[str, str], most: float, folder: RunFolder) -> None:
-    """A ValueError if more pictures than that could not be read."""
+    """Raises a ValueError if too many pictures could not be read."""
     if len(problems) > most:
         identity, problem = next(iter(problems.items()))
         raise ValueError(
             f"{len(problems)} pictures could not be read, more than the {most:.0f} allowed, such as "
-            f"{identity} ({problem}): all are listed in {folder.path}; mend them, or allow a larger share"
+            f"{identity} ({problem}): all are listed in {folder.path}; repair them, or allow a larger share"
         )
 
 
 class Clock:
-    """How long things take."""
+    """Times of the steps, and of waiting for data."""
 
     def __init__(self):
         self.restart()
@@ -631,20 +631,20 @@ class Clock:
         self.began, self.waited, self.steps = time.perf_counter(), 0.0, 0
 
     def waiting_for(self, batches: Iterable[Batch]) -> Iterable[Batch]:
-        """The same batches; the time in which none was ready is noted."""
+        """Yields the batches, and measures the time in which none was ready."""
         batches = iter(batches)
         while True:
-            asked = time.perf_counter()
+            begin = time.perf_counter()
             try:
                 batch = next(batches)
             except StopIteration:
                 return
-            self.waited += time.perf_counter() - asked
+            self.waited += time.perf_counter() - begin
             self.steps += 1
             yield batch
 
     def lap(self, batch: int) -> dict[str, float]:
-        """Since it was started: seconds, pictures a second, and the share of the time spent waiting for data."""
+        """Times since the last restart: seconds, pictures per second, and the share of time spent waiting for data."""
         seconds = time.perf_counter() - self.began
         return {
             "seconds": seconds,

@@ -1,4 +1,4 @@
-"""A converted model learns, without labels, from what it was: layers from the attentions they replace, or the whole."""
+"""Objectives without labels for converted models: each layer, or the whole model, learns from the original."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,13 @@ from .recipe import Recipe
 
 
 class Unlabelled(Objective):
-    """What is judged where no labels are learned: layers, agreement with the original, and labels if there are any.
+    """Objective without labels, evaluated by layer errors, agreement with the original and, if possible, accuracy.
 
     Args:
         matching: the converted layers of the classifier that is trained.
-        classifier: it, whole.
-        columns: the logit of each class of the pictures; None if they have no labels that it knows.
-        recipe: how the pictures of a batch are mixed, and its seed.
+        classifier: the classifier that is trained.
+        columns: index of the logit of each class of the pictures; None if they have no labels that it knows.
+        recipe: how the pictures of a batch are mixed, and the seed of that.
     """
 
     def __init__(self, matching: Matching, classifier: Classifier, columns: Sequence[int] | None, recipe: Recipe):
@@ -51,9 +51,7 @@ class Unlabelled(Objective):
         loss = distillation_loss(after.float(), before.float(), "soft", 1.0).cpu().double()
         known, found = before.argmax(-1).cpu(), after.argmax(-1).cpu()
         right = torch.full_like(known, -1) if self.of_labels is None else self.of_labels[labels]
-        means = torch.cat([errors, loss[None]]).expand(
-            len(pixels), -1
-        )  # of the batch, whatever layers make of its shape
+        means = torch.cat([errors, loss[None]]).expand(len(pixels), -1)  # over the batch
         return torch.cat([means, torch.stack([known == found, found == right, known == right], -1)], -1)
 
     def original(self, pixels: Tensor) -> tuple[Tensor, dict[str, Call]]:
@@ -72,26 +70,26 @@ class Unlabelled(Objective):
             found |= {"val_accuracy": sums["right"] / count, "val_accuracy_before": sums["right before"] / count}
         return found | errors
 
-    def said_of_layers(self, errors: Mapping[str, float]) -> str:
-        """The relative errors of layers in short: the mean, the least and the most."""
+    def describe_layers(self, errors: Mapping[str, float]) -> str:
+        """Text for the relative errors of layers: the mean, the least and the largest."""
         least, most = min(errors, key=errors.__getitem__), max(errors, key=errors.__getitem__)
         return (
             f"relative error {math.fsum(errors.values()) / len(errors):.4f} "
             f"({errors[least]:.4f} {least} to {errors[most]:.4f} {most})"
         )
 
-    def said_of_judged(self, line: dict[str, float]) -> str:
+    def describe_evaluation(self, line: dict[str, float]) -> str:
         errors = {name: line[f"val_error/{name}"] for name in self.layers}
-        said = f"held out: {self.said_of_layers(errors)}, agreement {100 * line['val_agreement']:.2f} %"
+        text = f"held out: {self.describe_layers(errors)}, agreement {100 * line['val_agreement']:.2f} %"
         if "val_accuracy" in line:
-            said += (
+            text += (
                 f", accuracy {100 * line['val_accuracy']:.2f} % (original {100 * line['val_accuracy_before']:.2f} %)"
             )
-        return said
+        return text
 
 
 class Match(Unlabelled):
-    """Each converted layer learns by itself what the attention that it replaces makes of its inputs."""
+    """Each converted layer learns the output of the attention that it replaces, on the same inputs."""
 
     best = ("val_error", -1)
 
@@ -111,8 +109,8 @@ class Match(Unlabelled):
         }
 
     def describe(self, line: dict[str, float]) -> str:
-        said = self.said_of_layers({name: line[f"error/{name}"] for name in self.layers})
-        return f"{said}, {self.said_of_judged(line)}" if "val_error" in line else said
+        text = self.describe_layers({name: line[f"error/{name}"] for name in self.layers})
+        return f"{text}, {self.describe_evaluation(line)}" if "val_error" in line else text
 
 
 class Join(Unlabelled):
@@ -165,5 +163,5 @@ class Join(Unlabelled):
 
     def describe(self, line: dict[str, float]) -> str:
         errors = {name: line[f"error/{name}"] for name in self.layers}
-        said = f"loss {line['loss']:.4f}, agreement {100 * line['agreement']:.1f} %, {self.said_of_layers(errors)}"
-        return f"{said}, {self.said_of_judged(line)}" if "val_error" in line else said
+        text = f"loss {line['loss']:.4f}, agreement {100 * line['agreement']:.1f} %, {self.describe_layers(errors)}"
+        return f"{text}, {self.describe_evaluation(line)}" if "val_error" in line else text

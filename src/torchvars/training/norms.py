@@ -1,4 +1,4 @@
-"""BatchNorms that see the batch of all processes."""
+"""BatchNorm with statistics over all processes."""
 
 from functools import cache
 
@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def share_statistics(model: nn.Module) -> None:
-    """Lets every BatchNorm of a model take its statistics over all processes, in place, with its gradient.
+    """Makes every BatchNorm of a model compute its statistics over all processes, in place.
 
     `torch.nn.SyncBatchNorm` does this on GPUs only.
     """
@@ -20,7 +20,7 @@ def share_statistics(model: nn.Module) -> None:
 
 class _Shared(_BatchNorm):
     def forward(self, tokens: Tensor) -> Tensor:
-        """As the norm it stands in for: (batch, C, ...) -> the same; sums are in single precision at least."""
+        """Normalises (batch, C, ...); sums are computed in single precision at least."""
         if not self.training:
             return super().forward(tokens)
         precision = tokens.dtype
@@ -46,7 +46,7 @@ class _Shared(_BatchNorm):
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all processes; so is its gradient."""
+    """Sum over all processes; the gradient is summed in the same way."""
 
     @staticmethod
     def forward(ctx, tensor: Tensor) -> Tensor:
@@ -61,6 +61,6 @@ class _Sum(torch.autograd.Function):
 
 @cache
 def _shared(kind: type[_BatchNorm]) -> type[_BatchNorm]:
-    """The kind of norm with shared statistics; what it does to its input before and after stays its own."""
+    """Subclass of a class of BatchNorm with shared statistics."""
     # It takes `kind` for _BatchNorm itself, which could not come before its subclass.
     return type(f"Shared{kind.__name__}", (kind, _Shared), {})  # pyright: ignore[reportGeneralTypeIssues]

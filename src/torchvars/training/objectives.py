@@ -1,4 +1,4 @@
-"""What a model learns from a batch, and how it is judged. The loop knows no objective by name."""
+"""Objectives: what a model learns from a batch, and how it is evaluated."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,24 +15,24 @@ from .recipe import Recipe
 
 
 class Learned(NamedTuple):
-    """What came of a portion of a batch."""
+    """Loss and figures of a portion of a batch."""
 
     loss: Tensor
-    """Mean over its pictures; it is differentiated."""
+    """Mean over the pictures, to be differentiated."""
     right: Tensor
-    """Number of its pictures that were classified as the objective wants it."""
+    """Number of pictures that were classified as the objective demands."""
     errors: Tensor
     """Relative error of each layer that is matched, (layers); empty where none is."""
 
 
 class Objective(ABC):
-    """What is learned from pictures, and how it is judged.
+    """What is learned from pictures, and how it is evaluated.
 
     Attributes:
         module: the module whose forward a step runs. Processes add up their gradients
             for it as a whole, so that whatever has a gradient has to come from its forward.
-        trained: the part of it whose parameters the optimizer gets, by their kind.
-        columns: names of what `judge` says of each picture.
+        trained: the part of it whose parameters are optimized.
+        columns: names of the columns that `judge` returns.
         layers: names of the layers of `Learned.errors`.
         best: metric by which checkpoints are compared, and 1 if more of it is better, -1 if less.
     """
@@ -44,23 +44,23 @@ class Objective(ABC):
     best: tuple[str, int] = ("val_accuracy", 1)
 
     def begin(self, some_pictures: Callable[[], Tensor]) -> None:  # noqa: B027 (most have nothing to do)
-        """Called before the first step of a run that has no weights to begin with.
+        """Called before the first step of a run without initial weights.
 
         Args:
             some_pictures: reads some of the pictures to learn from, (batch, 3, H, W).
         """
 
     def prepare(self, pixels: Tensor, labels: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Pixels and labels of a batch -> the pixels and targets from which is learned at this step."""
+        """Pixels and labels of a batch -> pixels and targets to learn from at this step."""
         return pixels, labels
 
     @abstractmethod
     def learn(self, model: nn.Module, pixels: Tensor, targets: Tensor, step: int, place: Sequence[int]) -> Learned:
-        """What a portion of a batch comes to.
+        """Loss and figures of a portion of a batch.
 
         Args:
             model: `module` as it was prepared for several processes and precisions.
-            place: the process and the number of the portion, for what is left to chance.
+            place: index of the process and of the portion, for random seeds.
         """
 
     @abstractmethod
@@ -73,15 +73,15 @@ class Objective(ABC):
 
     @abstractmethod
     def line(self, loss: float, right: float, errors: Sequence[float]) -> dict[str, float]:
-        """What metrics.jsonl says of the training of an epoch: from means over its pictures."""
+        """Training metrics of an epoch for metrics.jsonl, from means over its pictures."""
 
     @abstractmethod
     def describe(self, line: dict[str, float]) -> str:
-        """A line in words: of the whole epoch, or only what `line` returns of its steps so far."""
+        """Text for a line of metrics: of a whole epoch, or as `line` returns them for its steps so far."""
 
 
 class Labels(Objective):
-    """The labels of the pictures, and what a teacher makes of the same pixels if there is one."""
+    """Learns the labels of the pictures, and the logits of a teacher if there is one."""
 
     columns = ("loss", "right")
 
@@ -110,8 +110,8 @@ class Labels(Objective):
         return Learned(loss, right, loss.new_empty(0))
 
     def judge(self, pixels: Tensor, labels: Tensor) -> Tensor:
-        found = answers(self.module(pixels), labels)
-        return torch.stack([found[column] for column in self.columns], -1)
+        columns = answers(self.module(pixels), labels)
+        return torch.stack([columns[column] for column in self.columns], -1)
 
     def metrics(self, sums: dict[str, float], read: int, count: int) -> dict[str, float]:
         return {"val_loss": sums["loss"] / max(read, 1), "val_accuracy": sums["right"] / count}
@@ -120,7 +120,7 @@ class Labels(Objective):
         return {"loss": loss, "accuracy": right}
 
     def describe(self, line: dict[str, float]) -> str:
-        said = f"loss {line['loss']:.4f}, accuracy {100 * line['accuracy']:.{2 if 'val_loss' in line else 1}f} %"
+        text = f"loss {line['loss']:.4f}, accuracy {100 * line['accuracy']:.{2 if 'val_loss' in line else 1}f} %"
         if "val_loss" not in line:
-            return said
-        return f"{said}, validation loss {line['val_loss']:.4f}, validation accuracy {100 * line['val_accuracy']:.2f} %"
+            return text
+        return f"{text}, validation loss {line['val_loss']:.4f}, validation accuracy {100 * line['val_accuracy']:.2f} %"

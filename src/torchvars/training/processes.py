@@ -1,4 +1,4 @@
-"""Processes that were started anew after one of them died."""
+"""Processes that torchrun has restarted after a failure."""
 
 import os
 
@@ -7,16 +7,16 @@ from torch import distributed
 
 
 def was_restarted() -> bool:
-    """Whether torchrun has started this process in place of one of a group that failed."""
+    """Whether torchrun has restarted this process after one of its group failed."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
 
 def join_restarted() -> None:
-    """Lets processes that were started anew find each other.
+    """Initialises the process group of restarted processes.
 
-    torchrun keeps one store for all attempts, in which PyTorch then reads where the dead processes were: each attempt
-    gets a place of its own there. On several machines attempts are counted by each for itself, so that there is no name
-    for such a place; there TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes torchrun use a new store each time.
+    torchrun keeps one store for all attempts, in which PyTorch would find the addresses of the failed processes: here
+    each attempt has its own prefix. On several machines each counts the attempts for itself, so that there is no common
+    prefix; there TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes torchrun use a new store each time.
     """
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if not was_restarted() or not shared or os.environ["GROUP_WORLD_SIZE"] != "1" or distributed.is_initialized():

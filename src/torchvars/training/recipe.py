@@ -13,7 +13,7 @@ import tyro
 from ..models import MODELS
 
 TENTHS = tuple(number / 10 for number in range(1, 10))
-# Fields that are numbers: which, what they must be, and whether one is; none of these holds for NaN.
+# Limits of numeric fields: names, text and check. No check holds for NaN.
 LIMITS: list[tuple[tuple[str, ...], str, Callable[[float], bool]]] = [
     (("img_size", "patch_size", "epochs", "batch", "accumulate", "repeats"), "at least 1", lambda value: value >= 1),
     (
@@ -59,7 +59,7 @@ class Conversion:
     layers: tuple[int | str, ...] | None = None
     """Attentions to convert, by index in order or by name; none: all."""
     joined: int | None = None
-    """Join: the last so many of the converted layers, the others are still matched; none: all."""
+    """Join: number of the last converted layers to join, the others are still matched; none: all."""
     groups: int = 1
     """Join: groups in which the layers are joined, from the last to the first, during the first half of the run."""
     trained: Literal["all", "layers"] = "all"
@@ -69,11 +69,11 @@ class Conversion:
     errors: float = 1.0
     """Join: weight of the mean relative error of the layers."""
     epoch_steps: int | None = None
-    """Steps of an epoch; none: those of one pass over the pictures."""
+    """Number of steps of an epoch; none: one pass over the pictures."""
     patience: int | None = None
-    """Epochs after which a run ends if none of them made the figure it is judged by 1 % better; none: never."""
+    """Number of epochs without an improvement by 1 % after which the run ends; none: no limit."""
     judged: int | None = 256
-    """Held-out pictures to judge an epoch by, always the same; none: all."""
+    """Number of held-out pictures for evaluation, always the same ones; none: all."""
 
     def __post_init__(self):
         if self.layers is not None:
@@ -200,11 +200,11 @@ class Recipe:
                 object.__setattr__(self, name, _at_home(getattr(self, name)))
         if self.held_out_share not in TENTHS:
             raise ValueError(f"held_out_share must be one of {', '.join(map(str, TENTHS))}, got {self.held_out_share}")
-        for names, said, holds in LIMITS:
+        for names, limit, holds in LIMITS:
             for name in names:
                 value = getattr(self, name)
                 if value is not None and not holds(value):
-                    raise ValueError(f"{name} must be {said}, got {value}")
+                    raise ValueError(f"{name} must be {limit}, got {value}")
         if self.warmup_epochs + self.cooldown_epochs > self.epochs:
             raise ValueError(
                 f"warm-up ({self.warmup_epochs}) and cool-down ({self.cooldown_epochs}) take more than "
@@ -226,7 +226,7 @@ class Recipe:
 
 
 def _at_home(word: str) -> str:
-    """A word for a model with the home folder in place of a ~ at the beginning of its path."""
+    """The name of a model with the home folder in place of a ~ at the beginning of its path."""
     before, colon, path = word.rpartition(":") if word.startswith("timm:") else ("", "", word)
     return before + colon + os.path.expanduser(path)
 
@@ -286,7 +286,7 @@ def cifar10(model: str) -> Recipe:
 
 
 def pacs(model: str) -> Recipe:
-    """Fine-tuning on three domains of PACS, all but sketches unless told otherwise: minutes on two cores."""
+    """Fine-tuning on three domains of PACS, by default all but sketches: minutes on two cores."""
     return Recipe(
         model,
         img_size=224,
@@ -307,7 +307,7 @@ def pacs(model: str) -> Recipe:
     )
 
 
-# What was chosen for attentions, on a tenth of the training pictures: docs/results.md. Strengths go with the root of
+# Options of attentions, chosen on a tenth of the training pictures: docs/results.md. Strengths scale with the root of
 # the number of tokens, as the products of atoms and signals do.
 CHOSEN: dict[tuple[str, str], dict] = {
     ("imagenette", "rvt_micro_vars_s"): {"attention_options": ("filters=2",)},
@@ -321,7 +321,7 @@ DATA: dict[str, Callable[[str], Recipe]] = {recipe.__name__: recipe for recipe i
 
 
 def is_recipe(name: str) -> bool:
-    """Whether it is a name for `find_recipe`."""
+    """Whether a name is that of a recipe, see `find_recipe`."""
     pictures, _, model = name.partition("_")
     return pictures in DATA and model in MODELS
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar in a terminal, a line an epoch elsewhere, and TensorBoard."""
+"""Progress of a run: a bar in a terminal, else a line for each epoch, and TensorBoard."""
 
 import sys
 from pathlib import Path
@@ -14,12 +14,12 @@ from ..attention import Views
 
 
 def make_bar(console: Console) -> Bar:
-    """Rows with a description, a count, a bar, what is said, and times."""
+    """A progress bar whose rows have a description, a count, a bar, a text and times."""
     return Bar(
         TextColumn("{task.description}"),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[text]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -28,13 +28,13 @@ def make_bar(console: Console) -> Bar:
 
 
 class Report:
-    """Tells of a run as it goes, from one process.
+    """Reports the progress of a run, from one process.
 
     Args:
-        folder: of the run; TensorBoard's files go to its folder "tensorboard".
-        first, last: steps that are done, and to which it goes.
-        epochs: of the recipe.
-        bar: started already, to which a row is added for the run.
+        folder: folder of the run; TensorBoard files go to its folder "tensorboard".
+        first, last: number of steps that are done, and of all steps.
+        epochs: number of epochs of the recipe.
+        bar: started progress bar, in which the run gets a row; by default it has its own.
     """
 
     def __init__(self, folder: Path, first: int, last: int, epochs: int, bar: Bar | None = None):
@@ -45,30 +45,30 @@ class Report:
             self.bar = self.own = make_bar(self.console)
             self.own.start()
         if self.bar is not None:
-            self.task = self.bar.add_task("step", total=last, completed=first, said="")
+            self.task = self.bar.add_task("step", total=last, completed=first, text="")
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
-            print("no TensorBoard is installed, so nothing is written for it", file=sys.stderr)
+            print("TensorBoard is not installed: nothing is written for it", file=sys.stderr)
         else:
-            # It drops all from this step on: what was written after the checkpoint that the run goes on from.
+            # Drops all from this step on, which was written after the checkpoint that the run resumes from.
             self.board = SummaryWriter(folder / "tensorboard", purge_step=first + 1)
 
     def step(self, step: int, described: str, images_per_second: float) -> None:
-        """Where a run is, and its means since the epoch began in words."""
+        """Shows the step, and the means since the beginning of the epoch as text."""
         if self.bar is not None:
-            self.bar.update(self.task, completed=step, said=f"{described}, {images_per_second:.0f} images/s")
+            self.bar.update(self.task, completed=step, text=f"{described}, {images_per_second:.0f} images/s")
 
     def epoch(self, line: dict, described: str, times: dict, shown: Tensor, views: Views) -> None:
-        """The metrics of an epoch, also in words, how long it took, and what the layers make of the pictures shown."""
-        said = (
+        """Reports the metrics of an epoch, also as text, its times, and the views of layers on some pictures."""
+        text = (
             f"epoch {line['epoch']:.4g} of {self.epochs}, step {line['step']}: {described}, "
             f"{times['images_per_second']:.0f} images/s, waiting for data {100 * times['waiting_share']:.1f} %"
         )
         if self.bar is None:
-            print(said, flush=True)
+            print(text, flush=True)
         else:
-            self.console.print(said, highlight=False)
+            self.console.print(text, highlight=False)
         if self.board is not None:
             scalars = {**line, **times, **{f"zeros/{name}": share for name, share in views.sparsity.items()}}
             for name, value in scalars.items():
@@ -78,7 +78,7 @@ class Report:
                 self.board.add_image(f"energy/{name}", draw_maps(shown.cpu(), energy.cpu()), line["step"])
             self.board.flush()
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Report:
 
 
 def draw_maps(pixels: Tensor, maps: Tensor) -> Tensor:
-    """Pictures (batch, 3, H, W) above their maps (batch, h, w), each from its least (black) to its most: one image."""
+    """One image: pictures (batch, 3, H, W) above their maps (batch, h, w), which are scaled to [0, 1]."""
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     levels = ((maps - low) / (high - low).clamp_min(1e-12))[:, None]
     levels = functional.interpolate(levels, size=pixels.shape[-2:], mode="nearest").expand_as(pixels)

@@ -1,4 +1,4 @@
-"""The learning rate at a step, and which parameters learn at which rate."""
+"""The learning rate schedule, and the parameter groups of the optimizer."""
 
 import math
 from typing import cast
@@ -11,7 +11,7 @@ from .recipe import Recipe
 
 
 def learning_rate(recipe: Recipe, step: int, steps_of_epoch: int) -> float:
-    """At a step of the run: a straight rise, half a cosine, and the end."""
+    """The learning rate at a step: linear warm-up, half a cosine, and the final rate."""
     scale = recipe.batch / 512
     peak, low, final = (
         rate * scale for rate in (recipe.learning_rate, recipe.warmup_learning_rate, recipe.final_learning_rate)

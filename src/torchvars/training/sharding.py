@@ -1,4 +1,4 @@
-"""Models whose weights are spread over processes (FSDP2), and tensors between there and whole."""
+"""Weights that are sharded over processes (FSDP2), and their whole tensors."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 def shard(model: nn.Module, blocks: nn.Module, world: int, device: torch.device) -> None:
-    """Lets each of so many processes keep a part of every weight, in place; a block is whole only while it runs."""
+    """Shards the weights of a model over the processes, in place; a block is whole only while it runs."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (world,))
     for module in (*blocks.children(), model):
-        fully_shard(module, mesh=mesh, reshard_after_forward=True)  # so that weights are parts whenever none runs
+        fully_shard(module, mesh=mesh, reshard_after_forward=True)  # so that all weights are sharded between calls
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor of all processes, which must all ask for it; one that is not spread is given back."""
+    """The whole of a sharded tensor, for which all processes must call this; any other tensor as it is."""
     return cast("DTensor", tensor).full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
@@ -30,11 +30,11 @@ def whole_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """A copy of a whole tensor, or this process's part of it, beside a parameter and in its order in memory."""
+    """A copy of a whole tensor with the device, the sharding and the memory format of a parameter."""
     if hasattr(parameter, "full_tensor"):
         from torch.distributed.tensor import distribute_tensor
 
-        spread = cast("DTensor", parameter)
-        return distribute_tensor(tensor.to(parameter.device), spread.device_mesh, spread.placements)
-    # In that order, such as channels last, fused kernels go through both side by side.
+        sharded = cast("DTensor", parameter)
+        return distribute_tensor(tensor.to(parameter.device), sharded.device_mesh, sharded.placements)
+    # In the same memory format, such as channels last, fused kernels read both in parallel.
     return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)

@@ -1,4 +1,4 @@
-"""Signals to end: a run answers the first with a checkpoint after the step it is in."""
+"""Signals that stop a run: after the first, it finishes its step and writes a checkpoint."""
 
 import contextlib
 import os
@@ -9,15 +9,15 @@ NOTICE = b"\nstopping: a checkpoint is written after this step (Ctrl-C again sto
 
 
 class Stopping:
-    """Within it SIGINT (Ctrl-C) and SIGTERM are noted instead of ending the process; a second SIGINT does end it.
+    """A context in which SIGINT (Ctrl-C) and SIGTERM are recorded and do not end the process; a second SIGINT does.
 
     A signal that was ignored before stays ignored, as SIGINT is for the background jobs of a script.
 
     Args:
-        loud: whether to say so on the terminal.
+        loud: whether to print a notice on the terminal.
 
     Attributes:
-        received: the first signal that came, if one did.
+        received: the first signal received, if any.
     """
 
     def __init__(self, loud: bool):
@@ -25,8 +25,8 @@ class Stopping:
         self.received: signal.Signals | None = None
 
     def __enter__(self) -> "Stopping":
-        found = {each: signal.getsignal(each) for each in SIGNALS}
-        self.before = {each: handler for each, handler in found.items() if handler not in (None, signal.SIG_IGN)}
+        handlers = {each: signal.getsignal(each) for each in SIGNALS}
+        self.before = {each: handler for each, handler in handlers.items() if handler not in (None, signal.SIG_IGN)}
         for each in self.before:
             signal.signal(each, self._note)
         return self

@@ -507,7 +507,7 @@ def test_what_moves_in_a_picture_is_refused_where_targets_have_a_place(tmp_path)
     class Placed(type(made.task)):
         name, placed = "segmentation", True
 
-    with pytest.raises(ValueError, match="corruptions: elastic_transform moves what is in a picture"):
+    with pytest.raises(ValueError, match="corruptions: elastic_transform moves the content of pictures"):
         check_places(replace(made, task=Placed()))
     for name, chosen in (("corruptions", {"corruptions": ("fog", "frost")}), ("pgd", {}), ("clean", {})):
         check_places(replace(BENCHMARKS[name](path, subject(), **chosen), task=Placed()))

@@ -282,6 +282,6 @@ def test_a_mask_is_shown_as_its_picture_is(tmp_path):
 
 def test_what_moves_is_refused_before_anything_is_tried(pictures, tmp_path):
     moving = [*CONDITIONS, Condition("corruption", "zoom_blur", 1)]
-    with pytest.raises(ValueError, match="zoom_blur moves what is in a picture, and the targets of overlap"):
+    with pytest.raises(ValueError, match="zoom_blur moves the content of pictures, and the targets of overlap"):
         run.evaluate(model(), [made("overlap", Halved(pictures), moving)], tmp_path / "results.json", workers=0)
     assert not (tmp_path / "results.json").exists()

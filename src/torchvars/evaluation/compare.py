@@ -213,7 +213,7 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
         cells = [with_interval(*each) if each else "" for each in values]
         title = f"{metric}, {names[baseline]} = 100"
         lines.append((benchmark, condition.label, title, [*cells, *[""] * len(papers)]))
-    title = "accuracy in percent and its 95 % interval over pictures, unless said otherwise"
+    title = "accuracy in percent and its 95 % interval over pictures, unless stated otherwise"
     table = Table(title=title)
     for heading in ("benchmark", "condition", "metric", *columns):
         table.add_column(escape(heading))

@@ -11,7 +11,7 @@ Value = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class Condition:
-    """How pictures are changed, and the subset of the pictures.
+    """The change of the pictures in a condition, and their subset.
 
     Attributes:
         family: "clean", "shift" (stored pictures of another kind), "corruption", "attack", "map", "baseline" or "step".
@@ -36,7 +36,7 @@ class Condition:
 
     @property
     def label(self) -> str:
-        """In words, without the severity: "clean", "gaussian_noise", "linf 1/255, 5 steps", "class cat"."""
+        """The text without the severity: "clean", "gaussian_noise", "linf 1/255, 5 steps", "class cat"."""
         words = ball(dict(self.parameters)) if self.family == "attack" else self.name
         if self.subset is None:
             return words
@@ -45,7 +45,7 @@ class Condition:
 
     @property
     def key(self) -> str:
-        """In words, with the severity: "gaussian_noise 3"."""
+        """The condition in words, with the severity: "gaussian_noise 3"."""
         return self.label if self.severity is None else f"{self.label} {self.severity}"
 
     def to_json(self) -> dict:

@@ -9,8 +9,8 @@ from .results import Results
 # left out, since timm does not have it, and GFNet without a star, since its figures are those of GFNet-Ti*.
 BENCHMARKS = ("clean", "imagenet_c", "imagenet_r", "imagenet_sketch", "pgd", "imagenet_a")
 PAPER = {
-    name: {"name": said, **dict(zip(BENCHMARKS, figures, strict=True))}
-    for name, said, *figures in (
+    name: {"name": title, **dict(zip(BENCHMARKS, figures, strict=True))}
+    for name, title, *figures in (
         ("timm:regnety_040", "RegNetY-4GF", 79.2, 68.7, 38.8, 25.9, 2.4, 8.9),
         ("timm:resnet50", "ResNet50", 79.0, 65.5, 42.5, 31.5, 12.5, 5.9),
         ("timm:resnext50_32x4d", "ResNeXt50-32x4d", 79.8, 64.7, 41.5, 29.3, 13.5, 10.7),
@@ -36,8 +36,8 @@ PAPER = {
 
 # Accuracy on the held-out domain of PACS, by attention: RVT*-Ti, whose baseline is the Performer.
 PACS = {
-    attention: {"name": said, **dict(zip(("photo", "sketch", "cartoon", "art_painting"), figures, strict=True))}
-    for attention, said, *figures in (
+    attention: {"name": title, **dict(zip(("photo", "sketch", "cartoon", "art_painting"), figures, strict=True))}
+    for attention, title, *figures in (
         ("performer", "RVT*-Ti", 94.19, 81.73, 79.78, 81.25),
         ("vars_s", "RVT*-Ti VARS-S", 93.89, 82.62, 80.16, 81.49),
         ("vars_d", "RVT*-Ti VARS-D", 96.29, 80.40, 80.33, 84.77),

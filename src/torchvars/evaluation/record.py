@@ -169,7 +169,7 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
         if digest_of(benchmark.source.identities) != trial.pictures:
             raise ValueError(
                 f"{name} was measured on {trial.images} pictures, and not on those of {data}, whose names are others: "
-                f"give the data of {subject.name} that its weights were measured on (docs/results.md tells where those "
+                f"give the data of {subject.name} that its weights were measured on (docs/results.md says where those "
                 "of weights that ship come from)"
             )
         benchmarks.append(benchmark)
@@ -233,7 +233,7 @@ def check(record: Record, results: Results, benchmarks: Iterable[str]) -> list[C
         for claimed in trial.rows:
             found = results.value(benchmark, claimed.metric, claimed.condition, claimed.severity)
             if found is None:
-                raise ValueError(f"{benchmark}, {claimed.condition}: no {claimed.metric} came out")
+                raise ValueError(f"{benchmark}, {claimed.condition}: no {claimed.metric} was measured")
             counted = claimed.metric in ("accuracy", "consistency") and claimed.low == claimed.high
             checks.append(Check(benchmark, claimed, found.value, 100 / trial.images + 1e-6 if counted else 1e-6))
     return checks

@@ -316,7 +316,7 @@ def check_missing(benchmark: Benchmark, partial_ok: bool) -> None:
     if benchmark.missing and not partial_ok:
         raise ValueError(
             f"{benchmark.name} is not complete: there is no {listed(benchmark.missing, 100)}. Sums over the rest mean "
-            "something else; --partial makes them all the same, and says so in each row and what is missing in the file"
+            "something else; --partial computes them anyway, and marks each row and lists what is missing in the file"
         )
 
 

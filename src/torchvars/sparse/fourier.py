@@ -83,7 +83,7 @@ def energies(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
 
 
 def multiplicity(width: int, like: Tensor) -> Tensor:
-    """How many frequencies a column of a half spectrum represents: 2, but 1 for the first and an even width's last."""
+    """The number of frequencies that each column of a half spectrum represents: 1 or 2."""
     weights = torch.full((width // 2 + 1,), 2.0, dtype=like.dtype, device=like.device)
     weights[0] = 1
     if width % 2 == 0:

@@ -35,7 +35,7 @@ def check_tolerance(name: str, tolerance: float | None) -> float | None:
 
 
 class Status(StrEnum):
-    """How a run of a solver ended."""
+    """The reason why a run of a solver ended."""
 
     MET = "the tolerance was met"
     UNMET = "all steps were taken and the tolerance was not met"

@@ -74,12 +74,12 @@ class Plain:
     """Within linf: squares of one colour."""
 
     def begin(self, pixels: Tensor, radius: float, generators: Generators) -> Tensor:
-        """Stripes: every column of every channel up or down by the radius."""
+        """Stripes: each column of each channel changes by plus or minus the radius."""
         _, channels, _, width = pixels.shape
         return pixels + radius * _sign(uniform(generators, channels, 1, width)).to(pixels)
 
     def propose(self, pictures: Tensor, pixels: Tensor, radius: float, draws: Tensor, side: int) -> Tensor:
-        """In one square every channel up or down by the radius, the rest as in the pictures (algorithm 2)."""
+        """Changes each channel in one square by plus or minus the radius (algorithm 2)."""
         sign = _sign(draws[:, 5:, None, None]).to(pixels)
         return torch.where(_window(pixels, draws[:, :2], side), pixels + radius * sign, pictures)
 

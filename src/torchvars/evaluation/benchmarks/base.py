@@ -239,6 +239,6 @@ def check_places(benchmark: Benchmark) -> None:
     for showing in benchmark.showings:
         if showing.change is not None and showing.change.moves:
             raise ValueError(
-                f"{benchmark.name}: {showing.condition.label} moves what is in a picture, and the targets of "
-                f"{benchmark.task.name} have a place in it: leave it out"
+                f"{benchmark.name}: {showing.condition.label} moves the content of pictures, and the targets of "
+                f"{benchmark.task.name} are positions in them: leave it out"
             )

@@ -26,7 +26,7 @@ def _of_200_classes(name: str, subset: str, data: Data, subject: Subject, option
     if unknown := [each for each in source.classes if each not in _synsets(subset)]:
         raise ValueError(
             f"{data.path} has {len(unknown)} classes that are not among the 200 of {name}, such as {unknown[0]}: the "
-            "answer is looked for among the folders, so that others must not be there"
+            "folders are the label space, so there must be no others"
         )
     protocol, task = f"{centred(subject)}; top-1 among the classes of the folders", Classification(among_present=True)
     missing = missing_classes(source, subset)

@@ -63,9 +63,9 @@ def distance(edges: Tensor) -> Tensor:
     column = torch.arange(width, device=edges.device).float()
     left = torch.where(edges, column, -FAR).cummax(-1).values
     right = torch.where(edges, column, width + FAR).flip(-1).cummin(-1).values.flip(-1)
-    beside = torch.minimum(column - left, right - column)  # to the nearest edge in the row
-    around = F.pad(beside, (0, 0, FAR, FAR), value=FAR)
-    far = beside.clamp(max=FAR)
+    in_row = torch.minimum(column - left, right - column)  # distance to the nearest edge in the row
+    around = F.pad(in_row, (0, 0, FAR, FAR), value=FAR)
+    far = in_row.clamp(max=FAR)
     for rows in range(1, FAR):
         nearest = torch.minimum(around[:, FAR - rows :][:, :height], around[:, FAR + rows :][:, :height])
         longer, shorter = nearest.clamp(min=rows), nearest.clamp(max=rows)

@@ -1,4 +1,4 @@
-"""What the tasks that judge attention maps share."""
+"""The base classes of tasks that judge attention maps."""
 
 from dataclasses import dataclass, field
 from typing import Any

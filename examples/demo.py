@@ -52,7 +52,7 @@ def main() -> None:
     models = [open_subject(name) for name in trained("rvt_micro", "imagenette").values()]
     with Image.open(PICTURES / "chelsea.jpg") as image:
         photograph = image.convert("RGB")
-    asking = maps.Asking("energy")
+    asking = maps.MapRequest("energy")
     maps.draw(maps.under_corruptions(models, photograph, asking), folder / "maps.png")
     maps.draw(maps.by_step(models, photograph, asking), folder / "steps.png")
     print(f"results and pictures: {folder}")

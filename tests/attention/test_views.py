@@ -95,7 +95,8 @@ def test_pictures_of_another_size_are_seen_on_a_square():
 
 def test_a_layer_that_does_not_know_its_patches_is_told_of():
     model = torchvars.convert(timm.create_model("pit_ti_distilled_224"), "vars_d", layers=[0])
-    with pytest.raises(ValueError, match=r"transformers.0.blocks.0.attn is not told how many tokens come before"):
+    expected = r"the number of tokens before the patches of transformers\.0\.blocks\.0\.attn is unknown"
+    with pytest.raises(ValueError, match=expected):
         look(model, torch.rand(1, 3, 224, 224))
 
 

@@ -16,7 +16,7 @@ from torchvars.evaluation import CORRUPTIONS, Results, Subject, corrupt, open_su
 from torchvars.evaluation.conditions import Condition
 from torchvars.evaluation.results import Outcome, Row
 from torchvars.figures import curves, maps
-from torchvars.figures.maps import Asking, draw, find_atoms, response
+from torchvars.figures.maps import MapRequest, draw, find_atoms, response
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -230,7 +230,7 @@ def test_pictures_and_places_that_cannot_be_are_told(stored, photograph, tmp_pat
         assert error in capsys.readouterr().err
     plain = Subject("plain", torchvars.Classifier(resnet), 64, None, "")
     with pytest.raises(ValueError, match=r"plain: no attention in this Classifier, made of .*ResNet"):
-        maps.compare([plain], Image.open(photograph), Asking())
+        maps.compare([plain], Image.open(photograph), MapRequest())
 
 
 def results(name, solving, clean, **more):

@@ -28,7 +28,7 @@ from torchvars.evaluation.attacks import (
     autoattack,
     margin,
 )
-from torchvars.evaluation.chance import generators_of
+from torchvars.evaluation.generators import generators_of
 from torchvars.evaluation.masking import masking_signs, zero_gradients
 
 SIZE, CLASSES = 8, 5

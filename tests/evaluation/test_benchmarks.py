@@ -19,7 +19,7 @@ from torchvars.data import Source, limited
 from torchvars.evaluation import metrics
 from torchvars.evaluation.benchmarks import BENCHMARKS, Benchmark, Showing, maps
 from torchvars.evaluation.benchmarks.base import check_places
-from torchvars.evaluation.benchmarks.corruptions import Made, Published, summarize
+from torchvars.evaluation.benchmarks.corruptions import CorruptionBenchmarkOptions, PublishedOptions, summarize
 from torchvars.evaluation.conditions import Condition
 from torchvars.evaluation.corruptions import CORRUPTIONS, PUBLISHED, STRENGTHS
 from torchvars.evaluation.results import Outcome, Results
@@ -407,11 +407,11 @@ def test_cifar10_c_wants_the_labels_of_five_severities(tmp_path):
 
 def test_options_that_cannot_be_are_told_before_anything_runs(tmp_path):
     with pytest.raises(ValueError, match="no corruption named 'gausian_noise': there are gaussian_noise, shot_noise"):
-        Published(corruptions=("snow", "gausian_noise"))
+        PublishedOptions(corruptions=("snow", "gausian_noise"))
     with pytest.raises(ValueError, match="severities are 1, 2, 3, 4 and 5, got 6"):
-        Published(severities=(1, 6))
+        PublishedOptions(severities=(1, 6))
     with pytest.raises(FileNotFoundError, match=r"no folder of frost pictures at .*nowhere"):
-        Made(frost=tmp_path / "nowhere")
+        CorruptionBenchmarkOptions(frost=tmp_path / "nowhere")
     with pytest.raises(ValueError, match="no domain 'oil'"):
         BENCHMARKS["pacs"](str(pacs(tmp_path)[0]), subject(PACS[:4], PACS), left_out="oil")
 
@@ -447,7 +447,7 @@ def test_what_decides_the_numbers_is_in_the_protocol(name, changed, tmp_path, mo
 
 
 def test_what_is_asked_for_twice_is_done_once():
-    options = Made(corruptions=("fog", "snow", "fog"), severities=(1, 5, 1))
+    options = CorruptionBenchmarkOptions(corruptions=("fog", "snow", "fog"), severities=(1, 5, 1))
     assert (options.corruptions, options.severities) == (("fog", "snow"), (1, 5))
 
 
@@ -507,7 +507,7 @@ def test_what_moves_in_a_picture_is_refused_where_targets_have_a_place(tmp_path)
     class Placed(type(made.task)):
         name, placed = "segmentation", True
 
-    with pytest.raises(ValueError, match="corruptions: elastic_transform moves what is in a picture"):
+    with pytest.raises(ValueError, match="corruptions: elastic_transform moves the content of pictures"):
         check_places(replace(made, task=Placed()))
     for name, chosen in (("corruptions", {"corruptions": ("fog", "frost")}), ("pgd", {}), ("clean", {})):
         check_places(replace(BENCHMARKS[name](path, subject(), **chosen), task=Placed()))

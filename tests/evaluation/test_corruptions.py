@@ -13,7 +13,6 @@ from PIL import Image
 from scipy import ndimage
 from torch import Tensor
 
-from torchvars.evaluation.chance import generators_of, uniform
 from torchvars.evaluation.corruptions import (
     CORRUPTIONS,
     PUBLISHED,
@@ -26,6 +25,7 @@ from torchvars.evaluation.corruptions import (
     weather,
 )
 from torchvars.evaluation.corruptions import frost as ice
+from torchvars.evaluation.generators import generators_of, uniform
 
 SEVERITIES = range(1, 6)
 PICTURES = Path(__file__).parents[2] / "examples" / "pictures"

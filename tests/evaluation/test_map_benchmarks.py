@@ -17,7 +17,7 @@ from torchvars.cli.evaluate import by_benchmark
 from torchvars.evaluation import Results, differences, metrics, print_differences, print_table
 from torchvars.evaluation.benchmarks import BENCHMARKS, build
 from torchvars.evaluation.conditions import CLEAN, Condition
-from torchvars.evaluation.looking import random_weights
+from torchvars.evaluation.map_choice import random_weights
 from torchvars.evaluation.run import evaluate
 from torchvars.evaluation.subjects import Subject, digest_weights, subject_of
 from torchvars.evaluation.tasks.segmentation import THRESHOLDS

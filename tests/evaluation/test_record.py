@@ -373,7 +373,7 @@ def test_where_all_or_none_were_right_one_picture_may_be_otherwise(value, found,
 def test_a_claim_of_which_nothing_came_is_an_error(weights, pictures, capsys):
     change_trial(weights, "clean", rows=[Measured("clean", None, "beauty", 1.0, 0.0, 2.0)])
     told = refused(capsys, weights, "--data", pictures, "--benchmark=clean")
-    assert "clean, clean: no beauty came out" in told
+    assert "clean, clean: no beauty was measured" in told
 
 
 def test_every_picture_is_compared_with_what_is_recorded_of_it(weights, pictures, capsys):

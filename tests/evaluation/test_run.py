@@ -622,7 +622,7 @@ class Broken(nn.Module):
 
 def test_logits_that_are_no_numbers_are_an_error(pictures, tmp_path):
     model = Subject("broken", Broken(), 32, HALVES, "0")
-    with pytest.raises(FloatingPointError, match=r"\(clean\): the logits for left/0.png are no numbers"):
+    with pytest.raises(FloatingPointError, match=r"\(clean\): the logits for left/0.png are NaN"):
         tried(model, benchmarks(pictures, model, "clean"), tmp_path / "results.json")
     assert not (tmp_path / "results.json").exists()
 

@@ -13,7 +13,7 @@ from sklearn.metrics import jaccard_score, roc_auc_score
 
 from torchvars.data import Points
 from torchvars.evaluation import saliency
-from torchvars.evaluation.looking import centred_gaussian, resized
+from torchvars.evaluation.map_choice import centred_gaussian, resized
 from torchvars.evaluation.tasks.fixation import CENTRE_BIAS, CHANCE, ONE_OBSERVER, SIGMA, judge_points
 from torchvars.evaluation.tasks.segmentation import THRESHOLDS, judge_mask, keep_mass
 from torchvars.evaluation.tasks.stability import correlations, entropy, jensen_shannon

@@ -14,7 +14,7 @@ from torchvars.data import Mask, Source
 from torchvars.data.sources import Folder
 from torchvars.evaluation import Metric, Task, differences, metrics, print_differences, print_table, run
 from torchvars.evaluation.benchmarks.base import Benchmark, Showing
-from torchvars.evaluation.benchmarks.corruptions import Corrupting, groups_of, summarize
+from torchvars.evaluation.benchmarks.corruptions import CorruptionChange, groups_of, summarize
 from torchvars.evaluation.conditions import CLEAN, Condition
 from torchvars.evaluation.results import Results
 from torchvars.evaluation.subjects import Subject
@@ -101,7 +101,7 @@ def made(task: str, source: Source, conditions: list[Condition] = CONDITIONS) ->
     """Clean and corrupted pictures."""
     showings = [Showing(CLEAN, source)]
     for condition in conditions:
-        change = Corrupting(condition.name, condition.severity, 0, "cifar", None)
+        change = CorruptionChange(condition.name, condition.severity, 0, "cifar", None)
         showings.append(Showing(condition, source, change))
     how = {"change": "seed 0", "summarize": summarize, "groups": groups_of(showings)}
     return Benchmark("halves", "as they are", "here", showings, TASKS[task][0](), **how)
@@ -282,6 +282,6 @@ def test_a_mask_is_shown_as_its_picture_is(tmp_path):
 
 def test_what_moves_is_refused_before_anything_is_tried(pictures, tmp_path):
     moving = [*CONDITIONS, Condition("corruption", "zoom_blur", 1)]
-    with pytest.raises(ValueError, match="zoom_blur moves what is in a picture, and the targets of overlap"):
+    with pytest.raises(ValueError, match="zoom_blur moves the content of pictures, and the targets of overlap"):
         run.evaluate(model(), [made("overlap", Halved(pictures), moving)], tmp_path / "results.json", workers=0)
     assert not (tmp_path / "results.json").exists()

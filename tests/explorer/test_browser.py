@@ -17,8 +17,8 @@ from PIL import Image
 from visitor import encoded
 
 import torchvars
-from torchvars.evaluation.chance import generators_of
 from torchvars.evaluation.corruptions import STRENGTHS, corrupt
+from torchvars.evaluation.generators import generators_of
 from torchvars.explorer import pack, serve
 from torchvars.explorer.server import PAGE, read_page
 from torchvars.maps import find_maps, observe

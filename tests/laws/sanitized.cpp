@@ -16,10 +16,10 @@ template <class T> static std::vector<T> numbers(int64_t count) {
 }
 
 static void work(const void *task) {
-  void *room = aligned_alloc(64, (checked_room(task) + 63) / 64 * 64);
+  void *workspace = aligned_alloc(64, (checked_workspace(task) + 63) / 64 * 64);
   int64_t queue = 0;
-  checked_work(task, room, next, &queue);
-  free(room);
+  checked_work(task, workspace, next, &queue);
+  free(workspace);
 }
 
 template <class T> static bool finite(std::initializer_list<const std::vector<T> *> results) {
@@ -35,8 +35,8 @@ template <class T> static bool check(Filters task) {
   auto bank = numbers<T>(channels * task.filters * task.filter_height * task.filter_width);
   auto atoms = numbers<T>(task.batch * task.heads * positions * task.atoms);
   for (T &atom : atoms) atom += T(1);
-  std::vector<T> bound(task.bounds * channels, T(positions)), result(signal.size()), of_signal(signal.size());
-  std::vector<T> of_bank(task.chunks * bank.size()), of_atoms(atoms.size());
+  std::vector<T> bound(task.bounds * channels, T(positions)), result(signal.size()), grad_signal(signal.size());
+  std::vector<T> grad_bank(task.chunks * bank.size()), grad_atoms(atoms.size());
   const int64_t codes = task.batch * (task.filters * positions + task.atoms) * channels;
   auto target = numbers<T>(codes);
   std::vector<T> solution(codes);
@@ -50,15 +50,15 @@ template <class T> static bool check(Filters task) {
     run.kind = kind < 2 ? FILTERS : kind < 4 ? BOUND : SYSTEM;
     run.reconstruction = kind == 0 ? result.data() : nullptr;
     if (kind == 1)
-      run.upstream = upstream.data(), run.of_signal = of_signal.data(), run.of_bank = of_bank.data(),
-      run.of_dictionary = of_atoms.data();
+      run.upstream = upstream.data(), run.grad_signal = grad_signal.data(), run.grad_bank = grad_bank.data(),
+      run.grad_dictionary = grad_atoms.data();
     if (kind == 2) run.power = power.data(), run.batch = 0, run.steps = 0, run.atoms = 0, run.chunks = 1;
     if (kind == 3) run.eigenvalue = eigenvalue.data();
     if (kind == 4)
       run.target = target.data(), run.support = support.data(), run.solution = solution.data(), run.iterations = 5;
     if (kind != 3 || task.atoms) work(&run);
   }
-  return finite<T>({&result, &of_signal, &of_bank, &of_atoms, &power, &eigenvalue, &solution});
+  return finite<T>({&result, &grad_signal, &grad_bank, &grad_atoms, &power, &eigenvalue, &solution});
 }
 
 template <class T> static bool check(Atoms task) {
@@ -67,46 +67,48 @@ template <class T> static bool check(Atoms task) {
   auto signal = numbers<T>(task.batch * task.positions * channels), upstream = numbers<T>(task.batch * rows * channels);
   auto atoms = numbers<T>(pairs * task.positions * task.atoms), reader = numbers<T>(pairs * task.reads * task.atoms);
   for (T &atom : atoms) atom += T(1);
-  std::vector<T> step(pairs * task.step_sizes, T(.01)), found(pairs * task.atoms), of_step(step.size());
-  std::vector<T> result(upstream.size()), of_signal(signal.size()), of_atoms(atoms.size()), of_reader(reader.size());
+  std::vector<T> step(pairs * task.step_sizes, T(.01)), found(pairs * task.atoms), grad_step(step.size());
+  std::vector<T> result(upstream.size()), grad_signal(signal.size()), grad_atoms(atoms.size());
+  std::vector<T> grad_reader(reader.size());
   task.signal = signal.data(), task.dictionary = atoms.data(), task.precise = sizeof(T) == 8;
   task.reader = task.reads ? reader.data() : nullptr, task.step_size = step.data();
   task.reconstruction = result.data(), task.found = found.data();
-  auto keys = numbers<T>(task.batch * task.positions * task.heads * task.width), of_keys = keys;
-  auto queries = numbers<T>(task.batch * task.reads * task.heads * task.width), of_queries = queries;
+  auto keys = numbers<T>(task.batch * task.positions * task.heads * task.width), grad_keys = keys;
+  auto queries = numbers<T>(task.batch * task.reads * task.heads * task.width), grad_queries = queries;
   auto prototypes = numbers<T>(task.heads * task.width * task.atoms);
-  std::vector<T> of_prototypes(task.chunks * prototypes.size()), of_reader_prototypes(of_prototypes.size());
+  std::vector<T> grad_prototypes(task.chunks * prototypes.size()), grad_reader_prototypes(grad_prototypes.size());
   if (task.width) {
     task.keys = keys.data(), task.queries = task.reads ? queries.data() : nullptr;
     task.prototypes = task.reader_prototypes = prototypes.data(), task.dictionary = task.reader = nullptr;
   }
   work(&task);
   if (!task.step_sizes) task.step_sizes = task.totals ? task.atoms : 1, task.step_size = found.data();
-  task.upstream = upstream.data(), task.of_signal = of_signal.data(), task.of_dictionary = of_atoms.data();
-  task.of_reader = of_reader.data(), task.of_step_size = task.step_sizes > 1 ? of_step.data() : nullptr;
-  of_step.resize(pairs * task.step_sizes);
-  if (task.of_step_size) task.of_step_size = of_step.data();
+  task.upstream = upstream.data(), task.grad_signal = grad_signal.data(), task.grad_dictionary = grad_atoms.data();
+  task.grad_reader = grad_reader.data(), task.grad_step_size = task.step_sizes > 1 ? grad_step.data() : nullptr;
+  grad_step.resize(pairs * task.step_sizes);
+  if (task.grad_step_size) task.grad_step_size = grad_step.data();
   if (task.width) {
-    task.of_keys = of_keys.data(), task.of_prototypes = of_prototypes.data();
-    task.of_queries = of_queries.data(), task.of_reader_prototypes = task.reads ? of_reader_prototypes.data() : nullptr;
+    task.grad_keys = grad_keys.data(), task.grad_prototypes = grad_prototypes.data();
+    task.grad_queries = grad_queries.data();
+    task.grad_reader_prototypes = task.reads ? grad_reader_prototypes.data() : nullptr;
   }
   work(&task);
-  return finite<T>({&result, &of_signal, &of_atoms, &of_reader, &of_step, &of_keys, &of_queries, &of_prototypes,
-                    &of_reader_prototypes});
+  return finite<T>({&result, &grad_signal, &grad_atoms, &grad_reader, &grad_step, &grad_keys, &grad_queries,
+                    &grad_prototypes, &grad_reader_prototypes});
 }
 
 template <class T> static bool check(Features task) {
   const int64_t channels = task.heads * task.channels, size = task.batch * task.heads * task.positions * task.atoms;
   auto queries = numbers<T>(task.batch * task.positions * channels), directions = numbers<T>(channels * task.atoms);
   auto upstream = numbers<T>(size);
-  std::vector<T> features(size), of_queries(queries.size()), of_directions(task.chunks * directions.size());
+  std::vector<T> features(size), grad_queries(queries.size()), grad_directions(task.chunks * directions.size());
   task.queries = queries.data(), task.directions = directions.data(), task.features = features.data();
   task.precise = sizeof(T) == 8;
   work(&task);
-  task.upstream = upstream.data(), task.of_queries = of_queries.data();
-  task.of_directions = task.shares ? of_directions.data() : nullptr;
+  task.upstream = upstream.data(), task.grad_queries = grad_queries.data();
+  task.grad_directions = task.shares ? grad_directions.data() : nullptr;
   work(&task);
-  return finite<T>({&features, &of_queries, &of_directions});
+  return finite<T>({&features, &grad_queries, &grad_directions});
 }
 
 template <class Task> static void run(const Task &task, int64_t *count) {

@@ -679,7 +679,7 @@ def test_neither_is_one_at_an_optimum():
     tokens, along, weight = (torch.randn(1, 9, 8, dtype=torch.float64) for _ in range(3))
     with (
         plain(),
-        pytest.raises(RuntimeError, match="differentiated again: take the solver itself, without Equilibrium"),
+        pytest.raises(RuntimeError, match="differentiated again: use the solver itself, without Equilibrium"),
     ):
         products(layer, tokens.requires_grad_(), along, weight)
 

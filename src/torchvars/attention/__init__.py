@@ -1,4 +1,4 @@
-"""Tokens in, tokens out: module(tokens, grid)."""
+"""Attention layers: tokens in, tokens out, module(tokens, grid)."""
 
 from .base import Attention
 from .baselines import GlobalFilter, Hedgehog, Performer, Softmax

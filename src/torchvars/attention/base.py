@@ -1,4 +1,4 @@
-"""What every attention is: tokens in, tokens out."""
+"""The base class of all attentions: tokens in, tokens out."""
 
 from abc import ABC, abstractmethod
 from typing import cast
@@ -9,17 +9,17 @@ from .tokens import Grid, Place, as_grid, check_heads, check_tokens
 
 
 def is_symbolic(tensor) -> bool:
-    """Whether it stands for a tensor in a symbolic tracer, which knows no shape and no value."""
+    """Whether a tensor is a proxy of a symbolic tracer, without shape and value."""
     return isinstance(tensor, fx.Proxy)
 
 
 class Attention(nn.Module, ABC):
-    """A token mixer, module(tokens, grid) -> tokens. Members write `mix`.
+    """A token mixer, module(tokens, grid) -> tokens. Subclasses implement `mix`.
 
-    Tokens come as (batch, N, dim) with their grid (H, W), or as (batch, H, W, dim), which says it by its shape.
+    Tokens are (batch, N, dim) with their grid (H, W), or (batch, H, W, dim), whose shape includes it.
     """
 
-    place: Place | None = None  # of tokens that come without a grid; set by `torchvars.convert`
+    place: Place | None = None  # layout of tokens that come without a grid; set by `torchvars.convert`
 
     def __init__(self, dim: int, heads: int = 1):
         super().__init__()
@@ -37,8 +37,11 @@ class Attention(nn.Module, ABC):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """Tokens in either form -> tokens in the same form. The last two are there for timm's blocks, and refused."""
-        if is_symbolic(tokens):  # one node of the graph, as the layers of PyTorch are
+        """Tokens in either form -> tokens in the same form.
+
+        The last two arguments are passed by the blocks of timm; other values than the defaults raise a ValueError.
+        """
+        if is_symbolic(tokens):  # one node of the graph, like the layers of PyTorch
             given, tracer = (tokens, grid, attn_mask, is_causal), cast(fx.Tracer, cast(fx.Proxy, tokens).tracer)
             return cast(Tensor, tracer.create_proxy("call_module", tracer.path_of_module(self), given, {}))
         if attn_mask is not None or is_causal:
@@ -49,12 +52,12 @@ class Attention(nn.Module, ABC):
                 raise ValueError(
                     f"tokens of shape {tuple(tokens.shape)} are on a grid of {own}, got grid={grid}: leave it out"
                 )
-            return self.forward(tokens.flatten(1, 2), own).unflatten(1, own)  # not self(...): hooks run once
+            return self.forward(tokens.flatten(1, 2), own).unflatten(1, own)  # not self(...), so that hooks run once
         check_tokens(tokens, self.dim, grid)
         return self.mix(tokens, grid)
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """Asked by `torch.jit.script`, whose language has no generators, classes of operators or custom gradients."""
+        """Called by `torch.jit.script`, which supports no generators, operator classes or custom gradients."""
         raise NotImplementedError(
             f"torch.jit.script cannot compile {type(self).__name__}: use torch.jit.trace, torch.compile or torch.export"
         )

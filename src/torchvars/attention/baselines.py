@@ -1,4 +1,4 @@
-"""The attentions that VARS is compared with."""
+"""The attentions with which VARS is compared."""
 
 import torch
 import torch.nn.functional as F
@@ -40,8 +40,8 @@ class Performer(Softmax):
         output = Phi(q) (Phi(k)^T v) / Phi(q) (Phi(k)^T 1)
 
     Args:
-        features: features of a head for each of its channels.
-        orthogonal, normalize: see `PositiveFeatures`.
+        features: number of features of a head, divided by its number of channels.
+        orthogonal, normalize: options of `PositiveFeatures`.
     """
 
     def __init__(
@@ -67,22 +67,22 @@ class Performer(Softmax):
         return self.proj(merge_heads(mixed).to(tokens.dtype))
 
     def featurize(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Phi(q) and Phi(k), up to a factor of each query and one of all keys: (batch, heads, N, M) each."""
-        # These factors cancel in the ratio: take out the largest, so that nothing overflows.
+        """Phi(q) and Phi(k), up to a factor for each query and one for all keys: (batch, heads, N, M) each."""
+        # These factors cancel in the ratio: divide by the largest feature, to avoid overflow.
         queries, keys = self.features.log(queries), self.features.log(keys)
         queries = (queries - queries.detach().amax(-1, keepdim=True)).exp()
         return queries, (keys - keys.detach().amax((-2, -1), keepdim=True)).exp()
 
 
 class Hedgehog(Softmax):
-    """Linear attention with learned features that imitate softmax attention (Zhang et al. 2024).
+    """Linear attention with learned features that approximate softmax attention (Zhang et al. 2024).
 
         Phi(x) = [softmax(W x), softmax(-W x)]        output = Phi(q) (Phi(k)^T v) / Phi(q) (Phi(k)^T 1)
 
-    Queries and keys have maps of their own, one for each head, which begin as identities.
+    Queries and keys have separate maps W, one for each head, initialised as identities.
 
     Args:
-        features: rows of W, for each channel of a head.
+        features: number of rows of W, divided by the number of channels of a head.
     """
 
     def __init__(self, dim: int, heads: int, *, features: float = 1, bias: bool = True):
@@ -112,7 +112,7 @@ class Hedgehog(Softmax):
 
 
 def linear_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Q (K^T v) / Q (K^T 1), of features (..., N, M) that are not negative and values (..., N, C)."""
+    """Q (K^T v) / Q (K^T 1) for nonnegative features Q, K (..., N, M) and values v (..., N, C)."""
     weights = queries @ keys.sum(-2).unsqueeze(-1)
     return queries @ (keys.mT @ values) / weights.clamp_min(torch.finfo(weights.dtype).tiny)
 
@@ -120,8 +120,8 @@ def linear_attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 class GlobalFilter(Attention):
     """GFNet's mixer (Rao et al. 2021): a learned circular filter of the size of the grid for each channel.
 
-    It is stored as GFNet stores it, as the half spectrum on the grid it was built for. On another grid the filter
-    itself is carried over, as those of `Static` are.
+    It is stored as in GFNet, as the half spectrum on the grid for which it was built. On another grid the spatial
+    filter is used, as in `Static`.
     """
 
     def __init__(self, dim: int, grid: Grid):
@@ -148,7 +148,7 @@ def filtered(tokens: Tensor, spectrum: Spectrum, grid: Grid) -> Tensor:
 
 
 def refit(spectrum: Spectrum, old: Grid, new: Grid) -> Spectrum:
-    """Half spectra (..., H, W / 2 + 1, C) of filters on one grid, as those of the same filters on another."""
+    """Half spectra (..., H, W / 2 + 1, C) on a new grid of filters given by their half spectra on an old one."""
     if old == new:
         return spectrum
     filters = inverse(spectrum, old).movedim(-1, -3)

@@ -13,14 +13,14 @@ from .tokens import Grid, as_grid, check_grid, check_heads, fit, precise, resolv
 
 
 class Static(nn.Module):
-    """Every circular shift of a few learned filters for each channel (the paper's S).
+    """All circular shifts of a few learned filters for each channel (the paper's S).
 
-    Filters live in space: on a larger grid they stay what they are, on a smaller one their centre is used.
+    Filters are stored in space: on a larger grid they are used unchanged, on a smaller one they are cropped.
 
     Args:
         dim, heads: width of the tokens and number of heads.
         grid: (H, W) on which the layer is trained.
-        filters: filters for each channel.
+        filters: number of filters for each channel.
         size: (h, w) of a filter; the whole grid when None.
     """
 
@@ -32,7 +32,7 @@ class Static(nn.Module):
             raise ValueError(f"filters of {size[0]} x {size[1]} are larger than the grid of {grid[0]} x {grid[1]}")
         if filters < 1:
             raise ValueError(f"filters must be at least 1, got {filters}")
-        # Atoms of about unit length.
+        # Atoms have about unit length.
         scale = (size[0] * size[1]) ** -0.5
         self.filters = nn.Parameter(torch.randn(heads, check_heads(dim, heads), filters, *size) * scale)
 
@@ -49,15 +49,16 @@ class Static(nn.Module):
 
 
 class Dynamic(nn.Module):
-    """Positive random features of the projected tokens, one atom a feature (the paper's D); query = key.
+    """Positive random features of the projected tokens, one atom for each feature (the paper's D); query = key.
 
     Args:
         dim, heads: width of the tokens and number of heads.
-        atoms: atoms of a head for each of its channels.
-        orthogonal, normalize: of the features, see `PositiveFeatures`.
-        centered: atoms without their mean over the tokens, and a constant atom for the mean. Positive features have
-            most of their length in common, which makes the problem ill-conditioned; without it few steps go far.
-        bias: of the query projection.
+        atoms: number of atoms of a head, divided by its number of channels.
+        orthogonal, normalize: options of the features, see `PositiveFeatures`.
+        centered: whether to subtract the mean over the tokens from the atoms, and add a constant atom. Positive
+            features have a large component in common, which makes the problem ill-conditioned; without it a few steps
+            suffice.
+        bias: whether the query projection has a bias.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Dynamic(nn.Module):
         self.features = PositiveFeatures(width, heads, round(atoms * width), orthogonal=orthogonal, normalize=normalize)
 
     def atoms(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
-        """One atom a column, of unit length over the tokens: (batch, heads, N, M)."""
+        """The atoms, one in each column, of unit length over the tokens: (batch, heads, N, M)."""
         queries = precise(split_heads(self.query(tokens), self.heads))
         with outside_autocast(tokens):
             atoms = self.features.atoms(queries)
@@ -91,9 +92,9 @@ class Dynamic(nn.Module):
 
 
 def _centered(atoms: Tensor) -> Tensor:
-    """Atoms (..., N, M) without their mean, of unit length again, and a constant one: (..., N, M + 1)."""
+    """Atoms (..., N, M) minus their mean, normalised, and a constant atom: (..., N, M + 1)."""
     constant = torch.full_like(atoms[..., :1], atoms.shape[-2] ** -0.5)
-    least = torch.finfo(atoms.dtype).eps ** 0.5  # what rounding leaves of an atom that is constant stays small
+    least = torch.finfo(atoms.dtype).eps ** 0.5  # keeps the rounding error of a constant atom small
     return torch.cat([F.normalize(atoms - atoms.mean(-2, keepdim=True), dim=-2, eps=least), constant], dim=-1)
 
 
@@ -109,12 +110,12 @@ class StaticDynamic(nn.Module):
 
 
 class Prototypes(nn.Module):
-    """Every token shares itself out among learned prototypes, by a softmax over them: one atom a prototype.
+    """A softmax of each projected token over learned prototypes: one atom for each prototype.
 
     Args:
         dim, heads: width of the tokens and number of heads.
-        atoms: prototypes of a head for each of its channels.
-        bias: of the projection.
+        atoms: number of prototypes of a head, divided by its number of channels.
+        bias: whether the projection has a bias.
     """
 
     def __init__(self, dim: int, heads: int, *, atoms: float = 2, bias: bool = True):
@@ -125,7 +126,7 @@ class Prototypes(nn.Module):
             raise ValueError(f"atoms must make at least one prototype of the {width} channels of a head, got {atoms}")
         self.heads = heads
         self.project = nn.Linear(dim, dim, bias=bias)
-        # Orthogonal, of length 2 on average: the shares of projected tokens of unit variance are neither flat nor hard.
+        # Orthogonal, of length 2 on average: the softmax of tokens of unit variance is neither uniform nor one-hot.
         self.prototypes = nn.Parameter(orthogonalized(torch.randn(heads, width, count)) * 2 * width**-0.5)
 
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> SoftPartition:

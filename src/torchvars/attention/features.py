@@ -14,15 +14,14 @@ from .tokens import precise
 class PositiveFeatures(nn.Module):
     """Phi(q) = exp(W q - |q|^2 / 2) / sqrt(M), so that the mean of Phi(q).Phi(k) over W is exp(q.k).
 
-    W is a buffer, one matrix a head: drawn once, saved with the model, drawn again only on request.
+    W is a buffer, one matrix for each head. It is drawn once and saved with the model; `redraw` draws it again.
 
     Args:
         dim: width of a head.
         heads: number of heads.
         count: M, the number of features.
-        orthogonal: rows of W orthogonal in blocks of `dim`, which lowers the variance of the kernel.
-        normalize: queries of length one, so that only their direction counts, instead of queries scaled by dim^(-1/4)
-            as in softmax attention.
+        orthogonal: whether rows of W are orthogonal in blocks of `dim`, which lowers the variance of the kernel.
+        normalize: whether queries are normalised to length 1, instead of scaled by dim^(-1/4) as in softmax attention.
     """
 
     directions: Tensor
@@ -37,7 +36,7 @@ class PositiveFeatures(nn.Module):
 
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None) -> None:
-        """Draw W anew."""
+        """Draws W again."""
         self.directions.normal_(generator=generator)
         if self.orthogonal:
             self.directions.copy_(orthogonalized(self.directions))
@@ -59,7 +58,7 @@ class PositiveFeatures(nn.Module):
                 return native.unit_features(F.normalize(queries, dim=-1), directions, 1.0)
             return native.unit_features(queries, directions, queries.shape[-1] ** -0.25)
         logarithm = self.log(queries)
-        # exp(l) / |exp(l)|, by logarithms so that it neither overflows nor divides by zero
+        # exp(l) / |exp(l)| by logarithms, to avoid overflow and division by zero
         return (logarithm - (2 * logarithm).logsumexp(-2, keepdim=True) / 2).exp()
 
     def _directions(self, queries: Tensor) -> Tensor:
@@ -72,7 +71,7 @@ class PositiveFeatures(nn.Module):
 
 
 def orthogonalized(directions: Tensor) -> Tensor:
-    """Gaussian columns (heads, dim, M) made orthogonal in blocks of dim, each with the length it had."""
+    """Gaussian columns (heads, dim, M), orthogonalised in blocks of dim. Each column keeps its length."""
     precise_directions = directions.double()
     lengths = precise_directions.norm(dim=-2, keepdim=True)
     blocks = []

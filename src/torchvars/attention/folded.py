@@ -1,4 +1,4 @@
-"""VARS layers for an exported graph: of pictures of one size, and with filters that no longer change."""
+"""VARS layers for exported graphs, for images of one size and with fixed filters."""
 
 from functools import partial
 from typing import TypeGuard, TypeVar
@@ -17,11 +17,11 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class Folded(Attention):
-    """The same answers as a `Reconstruction` with filters, posed in the Fourier basis of the grid: see sparse.spectral.
+    """A `Reconstruction` with filters, solved in the Fourier basis of the grid: see sparse.spectral.
 
     Args:
-        layer: with a `Static` or a `StaticDynamic` dictionary; the weights are shared with it.
-        filters: of that dictionary.
+        layer: a layer with a `Static` or a `StaticDynamic` dictionary; its weights are shared.
+        filters: the filters of that dictionary.
     """
 
     def __init__(self, layer: Reconstruction, filters: FixedFilters):
@@ -35,11 +35,11 @@ class Folded(Attention):
         return self.proj(merge_heads(self.reconstruct(*self.pieces(tokens, grid))))
 
     def pieces(self, tokens: Tensor, grid: Grid | None) -> tuple[Tensor, ...]:
-        """Values and, of SD, atoms."""
+        """The values and, for SD, the atoms."""
         value = precise(split_heads(self.value(tokens), self.heads))
         return (value,) if self.dynamic is None else (value, self.dynamic.atoms(tokens, grid))
 
-    # As a `Reconstruction` has them, for who looks into it
+    # The interface of `Reconstruction` that attention maps use
 
     reader = None
 
@@ -48,18 +48,18 @@ class Folded(Attention):
         return self.reconstruct.solver
 
     def pose(self, tokens: Tensor, grid: Grid | None = None) -> SparseCoding:
-        """The problem that these tokens pose, on the grid itself."""
+        """The sparse coding problem of the tokens, on the grid."""
         value, *atoms = self.pieces(tokens, grid)
         problem = self.reconstruct.pose(value, *atoms)
         return SparseCoding(Rotated(problem.operator, self.reconstruct.filters.basis), value, problem.penalty)
 
 
 class Reconstruct(nn.Module):
-    """What a layer solves: values (batch, heads, N, C) and, of SD, atoms (batch, heads, N, M) -> P u.
+    """The solver part of a layer: values (batch, heads, N, C) and, for SD, atoms (batch, heads, N, M) -> P u.
 
     Args:
-        filters: of the static dictionary.
-        nonnegative: whether no dynamic atom has a negative entry.
+        filters: the filters of the static dictionary.
+        nonnegative: whether all entries of dynamic atoms are nonnegative.
     """
 
     def __init__(self, filters: FixedFilters, solver: Solver, strength: float, *, nonnegative: bool):
@@ -74,7 +74,7 @@ class Reconstruct(nn.Module):
         """The problem in the basis."""
         basis, operator = self.filters.basis, self.filters()
         if atoms is not None:
-            # P^T P is that of the atoms on the grid, so that what is known of its entries still holds.
+            # P^T P is the same as for the atoms on the grid, so `nonnegative` still holds for it.
             operator = Joint(operator, Dense(basis.transform(atoms), nonnegative=self.nonnegative))
         return SparseCoding(operator, basis.transform(value), _L1(self.strength))
 
@@ -83,7 +83,7 @@ class Reconstruct(nn.Module):
 
 
 class _L1(L1):
-    """`L1` whose shrinkage takes fewer nodes: S(a, t) = a - max(-t, min(a, t))."""
+    """`L1` with a shrinkage of fewer nodes: S(a, t) = a - max(-t, min(a, t))."""
 
     def prox(self, code: Tensor, step: Tensor | float) -> Tensor:
         amount = self.strength * step
@@ -94,9 +94,9 @@ class _L1(L1):
 
 @torch.no_grad()
 def fold(model: Model, *inputs: Tensor) -> Model:
-    """Replaces every layer of a model that can be `Folded`, in place, for inputs of the shape of these but any batch.
+    """Replaces, in place, all layers of a model that can be `Folded`, for inputs of this shape and any batch size.
 
-    Layers of other kinds, such as the released ones, stay as they are.
+    Other layers, such as the released ones, are not changed.
     """
     layers = {name: layer for name, layer in model.named_modules() if _can_fold(layer)}
     grids: dict[str, set[Grid]] = {name: set() for name in layers}
@@ -122,7 +122,7 @@ def _note_grid(grids: set[Grid], static: nn.Module, inputs: tuple, operator: Con
 
 
 def _can_fold(layer: nn.Module) -> TypeGuard[Reconstruction]:
-    """Whether it is the paper's layer, with a solver that asks nothing of single entries of the dictionary."""
+    """Whether a layer is that of the paper, with a solver that does not use single entries of the dictionary."""
     return (
         type(layer) is Reconstruction
         and type(layer.dictionary) in (Static, StaticDynamic)

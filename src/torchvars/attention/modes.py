@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every part of a model in evaluation mode, and then each back in the mode it was in."""
+    """A context in which all modules of a model are in evaluation mode; afterwards their modes are restored."""
     before = {module: module.training for module in model.modules()}
     for module in before:
         module.training = False

@@ -13,7 +13,7 @@ from .tokens import Grid, merge_heads, precise, split_heads
 
 
 class Reconstruction(Attention):
-    """Values are explained by a few atoms of a dictionary; what the atoms reconstruct is passed on.
+    """Attention that reconstructs its values from a few atoms of a dictionary.
 
         x = value(tokens), P = dictionary(tokens, grid)
         u = solver.solve(1/2 |P u - x|^2 + strength |u|_1)
@@ -26,10 +26,10 @@ class Reconstruction(Attention):
         dim: width of the tokens.
         heads: number of heads; each has its own dictionary.
         dictionary: (tokens, grid) -> Operator on signals (batch, heads, N, dim / heads).
-        solver: how the problem is solved, and by its class how it is differentiated; also by its name.
+        solver: a solver or its name. Its class also decides how the layer is differentiated.
         strength: the paper's lambda.
-        bias: of the value projection.
-        reader: (tokens, grid) -> Operator that reads the code out; the dictionary itself when None.
+        bias: whether the value projection has a bias.
+        reader: (tokens, grid) -> Operator that reads out the code; the dictionary itself when None.
     """
 
     solver: Solver
@@ -56,7 +56,7 @@ class Reconstruction(Attention):
         self.proj = nn.Linear(dim, dim)
 
     def pose(self, tokens: Tensor, grid: Grid | None = None) -> SparseCoding:
-        """The problem that these tokens pose."""
+        """The sparse coding problem of the tokens."""
         value = precise(split_heads(self.value(tokens), self.heads))
         operator = self.dictionary(tokens, grid)
         with outside_autocast(tokens):
@@ -67,7 +67,7 @@ class Reconstruction(Attention):
         return self.strength
 
     def reconstruct(self, tokens: Tensor, grid: Grid | None = None) -> Tensor:
-        """P u, or what the reader makes of the code, before the output projection: (batch, N, dim)."""
+        """P u, or R u with a reader, before the output projection: (batch, N, dim)."""
         problem = self.pose(tokens, grid)
         reader = None if self.reader is None else self.reader(tokens, grid)
         with outside_autocast(tokens):
@@ -86,7 +86,7 @@ class Reconstruction(Attention):
         if name == "solver":
             value = as_solver(value)
         if name == "strength" and isinstance(value, nn.Parameter):
-            raise ValueError("strength is a number, not a parameter: for a learned one take LearnedISTA as solver")
+            raise ValueError("strength is a number, not a parameter: for a learned strength use the solver LearnedISTA")
         super().__setattr__(name, value)
 
     @property
@@ -102,7 +102,7 @@ class Reconstruction(Attention):
 
 
 def as_solver(solver: Solver | str) -> Solver:
-    """A solver, also by its name: see `solver_names`."""
+    """A solver, or the one of a name: see `solver_names`."""
     if isinstance(solver, str):
         return solver_from({"name": solver})
     if not isinstance(solver, Solver):

@@ -15,22 +15,22 @@ from .tokens import Grid, check_heads
 
 
 def softmax(dim: int, heads: int, grid: Grid | None = None, **options) -> Softmax:
-    """Self-attention by the fused kernel."""
+    """Softmax self-attention, by the fused kernel of PyTorch."""
     return Softmax(dim, heads, **options)
 
 
 def performer(dim: int, heads: int, grid: Grid | None = None, **options) -> Performer:
-    """Softmax attention by positive random features, linear in the tokens."""
+    """Softmax attention approximated by positive random features, linear in the number of tokens."""
     return Performer(dim, heads, **options)
 
 
 def hedgehog(dim: int, heads: int, grid: Grid | None = None, **options) -> Hedgehog:
-    """Softmax attention imitated by learned features, linear in the tokens."""
+    """Softmax attention approximated by learned features, linear in the number of tokens."""
     return Hedgehog(dim, heads, **options)
 
 
 def global_filter(dim: int, heads: int, grid: Grid, **options) -> GlobalFilter:
-    """GFNet's learned circular filter; it has no heads."""
+    """The learned circular filter of GFNet, without heads."""
     check_heads(dim, heads)
     return GlobalFilter(dim, grid, **options)
 
@@ -46,7 +46,7 @@ def vars_s(
     strength: float = 0.3,
     bias: bool = True,
 ) -> Reconstruction:
-    """VARS-S: every shift of learned filters, three steps of ISTA."""
+    """VARS-S: all shifts of learned filters, three steps of ISTA."""
     dictionary = Static(dim, heads, grid, filters=filters, size=size)
     return Reconstruction(dim, heads, dictionary, solver or ISTA(), strength, bias=bias)
 
@@ -102,9 +102,9 @@ def vars_p(
     strength: float = 0.0,
     bias: bool = True,
 ) -> Reconstruction:
-    """VARS-P: keys shared out among prototypes, the code read out at the queries, three steps of ISTA from zero."""
+    """VARS-P: softmax of keys over prototypes, code read out at the queries, three steps of ISTA from zero."""
     dictionary, reader = (Prototypes(dim, heads, atoms=atoms, bias=bias) for _ in range(2))
-    with torch.no_grad():  # alike at first, so that a query reads the atoms of the keys that are like it
+    with torch.no_grad():  # equal at first, so that a query reads out the atoms of similar keys
         reader.prototypes.copy_(dictionary.prototypes)
     solver = solver or ISTA(start="zero", step=RowSum())
     return Reconstruction(dim, heads, dictionary, solver, strength, bias=bias, reader=reader)
@@ -131,8 +131,8 @@ def create(name: str, dim: int, *, heads: int, grid: Grid | None = None, **optio
     Args:
         name: a key of `ATTENTIONS`.
         dim, heads: width of the tokens and number of heads.
-        grid: (H, W) on which it is trained; those with filters of the size of the grid need it.
-        options: those of the constructor.
+        grid: (H, W) on which the layer is trained; attentions with filters need it.
+        options: options of the constructor.
     """
     if name not in ATTENTIONS:
         close = difflib.get_close_matches(name, ATTENTIONS, n=1)

@@ -1,8 +1,8 @@
 """The forms of the authors' code (github.com/bfshi/VARS, commit 651eb51), for their weights and for comparison.
 
-Where they differ from the paper: a GELU threshold (D, SD), a thresholded start, a row sum plus one for the largest
-eigenvalue, a learned matrix on both sides of the Gram matrix, atoms of SD that are a free matrix instead of filters,
-and in S unconstrained half spectra, a second filter and a BatchNorm before the output projection.
+They differ from the paper in these points: a GELU threshold (D, SD); a thresholded start; a row sum plus one in place
+of the largest eigenvalue; a learned matrix on both sides of the Gram matrix; in SD a free matrix of atoms instead of
+filters; in S unconstrained half spectra, a second filter and a BatchNorm before the output projection.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from .tokens import Grid, check_grid, precise, resample, resolve_grid, without_f
 
 
 class ReleasedDense(Dense):
-    """Atoms P whose Gram matrix G is replaced by K G K, and whose step is learned: L = (largest row sum + 1) / step."""
+    """Atoms P with the Gram matrix G replaced by K G K, and a learned step: L = (largest row sum + 1) / step."""
 
     def __init__(self, atoms: Tensor, inhibition: Tensor, step: Tensor):
         super().__init__(atoms)
@@ -35,13 +35,13 @@ class ReleasedDense(Dense):
     def find_bound(self) -> Tensor:
         return (self.row_sum + 1) / self.step
 
-    magnitude = Operator.magnitude  # refused: K G K is no Gram matrix of |P|
+    magnitude = Operator.magnitude  # raises an error: K G K is not the Gram matrix of |P|
 
 
 class ReleasedDynamic(Dynamic):
-    """Random features of queries of length one, with a learned inhibition and step.
+    """Random features of normalised queries, with a learned inhibition and step.
 
-    Without `normalize` it is the form of commit 6aacabb, in which the authors' weights were announced.
+    Without `normalize` it is the form of commit 6aacabb, with which the authors announced their weights.
     """
 
     def __init__(self, dim: int, heads: int, *, atoms: float = 2, normalize: bool = True, bias: bool = True):
@@ -51,7 +51,7 @@ class ReleasedDynamic(Dynamic):
 
     @property
     def count(self) -> int:
-        """Atoms of a head."""
+        """The number of atoms of a head."""
         return self.features.directions.shape[-1]
 
     def forward(self, tokens: Tensor, grid: Grid | None = None) -> ReleasedDense:
@@ -61,7 +61,7 @@ class ReleasedDynamic(Dynamic):
 
 
 class ReleasedStaticDynamic(ReleasedDynamic):
-    """Random features beside as many free atoms of the size of the grid, resampled on another one."""
+    """Random features, and as many free atoms of the size of the grid, which are resampled on another grid."""
 
     def __init__(
         self, dim: int, heads: int, grid: Grid, *, atoms: float = 2, normalize: bool = True, bias: bool = True
@@ -79,7 +79,7 @@ class ReleasedStaticDynamic(ReleasedDynamic):
 
 
 class Released(Reconstruction):
-    """VARS-D and VARS-SD as released: the GELU threshold, and a learned factor on the strength."""
+    """VARS-D and VARS-SD of the authors' code, with a GELU threshold and a learned factor on the strength."""
 
     threshold = staticmethod(gelu)
 
@@ -94,9 +94,9 @@ class Released(Reconstruction):
 
 
 class ReleasedConvolution(Convolution):
-    """A convolution given by half spectra that need not be those of real filters, with a stored step.
+    """A convolution given by half spectra that need not be those of real filters, with a stored step size.
 
-    Then P^T P u is not quite analysis after synthesis: the self-conjugate frequencies differ.
+    P^T P u differs from analysis after synthesis at the self-conjugate frequencies.
     """
 
     def __init__(self, spectrum: Spectrum, grid: Grid, bound: Tensor):
@@ -112,10 +112,10 @@ class ReleasedConvolution(Convolution):
 
 
 class ReleasedStatic(nn.Module):
-    """Half spectra of filters for each channel, tied to a square grid, with a running estimate of the step.
+    """Half spectra of filters for each channel, for one grid, with a running estimate of the step size.
 
-    Like the statistics of a BatchNorm, the estimate moves in training only. It is the released one, from the real part
-    of the Gram matrix, so it may lie below the largest eigenvalue.
+    Like the statistics of a BatchNorm, the estimate is updated in training only. As in the authors' code it is computed
+    from the real part of the Gram matrix, so it may be below the largest eigenvalue.
     """
 
     bound: Tensor
@@ -135,7 +135,7 @@ class ReleasedStatic(nn.Module):
 
     @torch.no_grad()
     def update_bound(self, rate: float) -> None:
-        """Move the estimate towards the largest eigenvalue of Re(k k*) = a a^T + b b^T with k = a + i b."""
+        """Updates the estimate by the largest eigenvalue of Re(k k*) = a a^T + b b^T with k = a + i b."""
         a, b = precise(self.kernel).unbind(-1)
         aa, bb, ab = a.square().sum(1), b.square().sum(1), (a * b).sum(1)
         largest = ((aa + bb + ((aa - bb).square() + 4 * ab.square()).sqrt()) / 2).amax((-2, -1))
@@ -147,7 +147,7 @@ class ReleasedStatic(nn.Module):
         if self.training:
             self.update_bound(self.rate)
         with outside_autocast(tokens):
-            # The kernel analyses, so the atoms have its conjugate as their spectrum.
+            # The kernel is that of the analysis, so the spectrum of the atoms is its conjugate.
             kernel = precise(self.kernel).unflatten(0, (self.heads, -1)).movedim(1, -2)
             spectrum = Spectrum(*kernel.unbind(-1)).conj()
             bound = precise(self.bound).unflatten(0, (self.heads, 1, -1))
@@ -155,9 +155,9 @@ class ReleasedStatic(nn.Module):
 
 
 class ReleasedStaticReconstruction(Reconstruction):
-    """VARS-S as released: after the reconstruction a second learned filter, and a BatchNorm before the projection.
+    """VARS-S of the authors' code, with a second learned filter and a BatchNorm before the output projection.
 
-    In the authors' block nothing normalises the tokens before it.
+    The authors' block has no normalisation of the tokens before it.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class ReleasedStaticReconstruction(Reconstruction):
         return self.finish(self.reconstruct(tokens, grid))
 
     def finish(self, mixed: Tensor) -> Tensor:
-        """The norm and the output projection: (batch, N, dim) -> the same."""
+        """The BatchNorm and the output projection: (batch, N, dim) -> (batch, N, dim)."""
         return self.proj(self.norm(mixed.mT).mT)
 
 
@@ -204,7 +204,7 @@ def vars_d_released(
     normalize: bool = True,
     bias: bool = True,
 ) -> Released:
-    """VARS-D of the authors' code; the grid is not used."""
+    """VARS-D of the authors' code. The grid is not used."""
     dictionary = ReleasedDynamic(dim, heads, atoms=atoms, normalize=normalize, bias=bias)
     return Released(dim, heads, dictionary, solver or ISTA(5, "thresholded"), strength, bias=bias)
 
@@ -235,12 +235,12 @@ def vars_s_released(
     strength: float = 3.5,
     bias: bool = True,
 ) -> ReleasedStaticReconstruction:
-    """VARS-S of the authors' code: the attention half of their block."""
+    """VARS-S of the authors' code, without the MLP of their block."""
     dictionary = ReleasedStatic(dim, heads, grid, filters=filters)
     return ReleasedStaticReconstruction(dim, heads, dictionary, solver or ISTA(3, "thresholded"), strength, bias=bias)
 
 
-# The authors' names and ours. Their `L` of D and SD and their `kernel_norm` of S have no effect.
+# The authors' names and ours. `L` of D and SD and `kernel_norm` of S have no effect.
 _RELEASED_NAMES = {
     "rand_matrix": "dictionary.features.directions",
     "learned_k": "dictionary.inhibition",
@@ -260,12 +260,13 @@ _RELEASED_NAMES = {
 
 
 def from_released(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state of one attention of the authors' code as ours.
+    """The state of one attention of the authors' code, converted to ours.
 
-    That of Attention and Performer_Attention, of VARS_D and VARS_SD, or of the first half of VARS_S_Block.
+    Args:
+        state: of Attention, Performer_Attention, VARS_D, VARS_SD, or the first half of VARS_S_Block.
 
     Raises:
-        KeyError: a name that none of them has.
+        KeyError: if none of them has a name.
     """
     if "qkv.weight" in state and len(state["qkv.weight"]) == 3 * state["qkv.weight"].shape[1]:
         return {"features.directions" if name == "rand_matrix" else name: tensor for name, tensor in state.items()}

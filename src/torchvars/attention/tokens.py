@@ -1,4 +1,4 @@
-"""What every attention does with tokens: check them, lay them on a grid, split them into heads, keep them precise."""
+"""Functions of tokens that all attentions share: checks, grids, heads, and precision."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,28 +13,28 @@ Grid = tuple[int, int]
 
 
 class Place(NamedTuple):
-    """Where tokens (batch, prefix + H W, dim) lie that come without their grid; None for what is not known."""
+    """The layout of tokens (batch, prefix + H W, dim) that come without their grid; None for what is unknown."""
 
-    grid: Grid | None  # of the patches, as the model was built for
-    prefix: int | None  # class, register and distillation tokens before them
+    grid: Grid | None  # grid of the patches for which the model was built
+    prefix: int | None  # number of class, register and distillation tokens before the patches
 
 
 def check_heads(dim: int, heads: int) -> int:
-    """The width of a head, or a ValueError if the heads do not divide the width."""
+    """Returns the width of a head; raises a ValueError if `heads` does not divide `dim`."""
     if heads < 1 or dim % heads:
         raise ValueError(f"dim must be a multiple of heads, got dim={dim} and heads={heads}")
     return dim // heads
 
 
 def check_grid(grid: Grid | None) -> Grid:
-    """The grid a layer is built for, or a ValueError if it is none."""
+    """Returns the grid for which a layer is built; raises a ValueError if it is invalid."""
     if not _is_grid(grid) or not all(isinstance(side, Integral) and side > 0 for side in grid):
         raise ValueError(f"this attention is built for a grid: pass grid=(height, width) in tokens, got {grid}")
     return as_grid(grid)
 
 
 def as_grid(sides: Sequence[int]) -> Grid:
-    """Two sides, such as a part of a shape, as a grid."""
+    """A grid from two sides, such as a part of a shape."""
     height, width = sides
     return height, width
 
@@ -44,7 +44,7 @@ def _is_grid(grid) -> TypeGuard[Grid]:
 
 
 def check_tokens(tokens: Tensor, dim: int, grid: Grid | None) -> None:
-    """A ValueError unless tokens are (batch, N, dim), N at least 1, and the grid, if one is given, has N positions."""
+    """Raises a ValueError unless tokens are (batch, N, dim) with N >= 1, and the grid, if given, has N positions."""
     if tokens.ndim != 3 or tokens.shape[-1] != dim:
         raise ValueError(f"tokens must have shape (batch, N, {dim}) or (batch, H, W, {dim}), got {tuple(tokens.shape)}")
     if tokens.shape[-2] == 0:
@@ -59,29 +59,29 @@ def check_tokens(tokens: Tensor, dim: int, grid: Grid | None) -> None:
 
 
 def resolve_grid(tokens: Tensor, grid: Grid | None, built_for: Grid) -> Grid:
-    """The grid of these tokens: as given, else the one the layer was built for, else a square."""
+    """The grid of the tokens: the given one, else the one for which the layer was built, else a square."""
     count = tokens.shape[-2]
     for candidate in (grid, built_for):
         if candidate is not None and candidate[0] * candidate[1] == count:
             return as_grid(candidate)
-    side = math.isqrt(count)  # only now: a graph of any number of tokens cannot hold it
+    side = math.isqrt(count)  # last, since it cannot be traced for a dynamic number of tokens
     if side * side == count:
         return side, side
-    refused = (
+    message = (
         f"{count} tokens are neither a grid of {built_for[0]} x {built_for[1]}, for which this layer was built, nor a "
         "square"
     )
     if prefix := _prefix_tokens(count, built_for):
         raise ValueError(
-            f"{refused}, but {count - prefix} of them would be: prefix tokens (class, register, distillation) have no "
-            "place on the grid. Split them off before this layer, or let torchvars.convert do so, or take vars_d, that "
+            f"{message}, but {count - prefix} of them would be: prefix tokens (class, register, distillation) have no "
+            "place on the grid. Split them off before this layer, or let torchvars.convert do so, or use vars_d, which "
             "needs no grid; if there are none, pass grid=(height, width)"
         )
-    raise ValueError(f"{refused}: pass grid=(height, width)")
+    raise ValueError(f"{message}: pass grid=(height, width)")
 
 
 def _prefix_tokens(count: int, built_for: Grid) -> int:
-    """How many tokens, at most 5, come before those of the grid a layer was built for, or of a square; 0 if none do."""
+    """The number of prefix tokens, at most 5, that leaves the grid of the layer or else a square; 0 if none does."""
     tried = range(1, min(5, count - 1) + 1)
     own = [extra for extra in tried if count - extra == built_for[0] * built_for[1]]
     square = [extra for extra in tried if math.isqrt(count - extra) ** 2 == count - extra]
@@ -99,15 +99,15 @@ def merge_heads(tokens: Tensor) -> Tensor:
 
 
 def precise(tensor: Tensor) -> Tensor:
-    """The tensor in at least single precision: solving a problem in half precision loses it."""
+    """The tensor in at least single precision, which solving a problem needs."""
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def without_format(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A change of tensors, as `nn.Module.to` makes it, that leaves the memory format of 5-D filters alone.
+    """A function of tensors, as `nn.Module._apply` takes it, that keeps the memory format of 5-D filters.
 
-    PyTorch takes any parameter of 5 dimensions for that of a 3-D convolution, and `to(memory_format=channels_last)`
-    would fail. As a stack of matrices they have no memory format, but move and change precision like any other.
+    PyTorch treats any 5-D parameter as that of a 3-D convolution, so that `to(memory_format=channels_last)` would fail.
+    As a stack of matrices, filters have no memory format, but change device and precision like other parameters.
     """
 
     def changed(tensor: Tensor) -> Tensor:
@@ -117,14 +117,14 @@ def without_format(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Ten
 
 
 def fit(filters: Tensor, grid: Grid) -> Tensor:
-    """Spatial filters (..., h, w) no larger than the grid: the centre of those that are."""
+    """Filters (..., h, w), cropped at their centre if they are larger than the grid."""
     height, width = filters.shape[-2:]
     top, left = max(0, height // 2 - grid[0] // 2), max(0, width // 2 - grid[1] // 2)
     return filters[..., top : top + grid[0], left : left + grid[1]]
 
 
 def resample(atoms: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Atoms (heads, N, M) learned on one grid, carried to another by bicubic interpolation."""
+    """Atoms (heads, N, M) of one grid, resampled on another by bicubic interpolation."""
     if old == new:
         return atoms
     images = atoms.mT.unflatten(-1, old)

@@ -1,4 +1,4 @@
-"""What the attentions of a model make of pictures, to be looked at."""
+"""Sparsity and energy of the attentions of a model on a few images."""
 
 import math
 from collections.abc import Callable
@@ -15,23 +15,23 @@ from .tokens import Grid, Place, as_grid
 
 
 class Views(NamedTuple):
-    """What the layers of a model make of a few pictures, by the names of the layers."""
+    """Sparsity and energy of the layers of a model on a few images, by the names of the layers."""
 
-    sparsity: dict[str, float]  # share of exact zeros in the code, where there is one
-    energy: dict[str, Tensor]  # norm over channels of what the attention passes on: (batch, H, W)
-    steps: dict[str, list[Tensor]]  # the same after each step of the solver, where there is one, the start first
+    sparsity: dict[str, float]  # share of exact zeros in the code, for layers that have one
+    energy: dict[str, Tensor]  # norm over channels of the reconstruction or output: (batch, H, W)
+    steps: dict[str, list[Tensor]]  # the energy after each step of the solver, beginning with the start
 
 
 @torch.no_grad()
 def look(model: nn.Module, pixels: Tensor) -> Views:
-    """Sparsity and energy of every attention on a few pictures, in evaluation mode.
+    """Sparsity and energy of every attention on a few images, in evaluation mode.
 
-    The energy is that of the reconstruction as it is read out, or of the output where nothing is reconstructed. Class,
-    register and distillation tokens of a converted model are left out. Patches that come without their grid are taken
-    for the one that the model was built for, if they are as many, else for a square.
+    The energy is that of the reconstruction, or of the output of other layers. Class, register and distillation tokens
+    of a converted model are left out. If patches come without their grid, it is the grid for which the model was built
+    if their number fits, else a square.
 
     Raises:
-        ValueError: the grid of the patches is not known.
+        ValueError: if the grid of the patches is unknown.
     """
     outputs, grids = {}, {}
 
@@ -63,22 +63,22 @@ def look(model: nn.Module, pixels: Tensor) -> Views:
 
 
 def _find_grid(name: str, layer: Attention, output: Tensor, given: Grid | None) -> Grid:
-    """The grid of the patches among the tokens of a layer: by their shape, as it was told, or by their number."""
+    """The grid of the patches of a layer: from their shape, as given, or from their number."""
     if output.ndim == 4:
         return as_grid(output.shape[1:3])
     if given is not None:
         return as_grid(given)
     built_for, prefix = layer.place or Place(None, 0)
     if prefix is None:
-        raise ValueError(f"{name} is not told how many tokens come before the patches, so that it cannot be drawn")
+        raise ValueError(f"the number of tokens before the patches of {name} is unknown, so that it cannot be drawn")
     count = output.shape[1] - prefix
     if built_for is not None and math.prod(built_for) == count:
         return built_for
     side = math.isqrt(max(count, 0))
     if side == 0 or side * side != count:
         raise ValueError(
-            f"{name} is given {count} patches without their grid, and no square, so that they cannot be drawn: show "
-            "pictures of the size the model was built for"
+            f"{name} is given {count} patches without their grid, and no square, so that they cannot be drawn: pass "
+            "images of the size for which the model was built"
         )
     return side, side
 

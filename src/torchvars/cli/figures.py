@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     results = [Results.read(path) for path in arguments.results]
     images = _images(arguments.pictures, arguments.output)
     subjects = [open_subject(name) for name in arguments.models]
-    asking, folder = maps.Asking(arguments.kind), arguments.output
+    asking, folder = maps.MapRequest(arguments.kind), arguments.output
     recurrent = [each for each in subjects if maps.reconstructs(each)]
     for name, image in images.items():
         written = maps.draw(maps.compare(subjects, image, asking), folder / f"maps_{name}.png")

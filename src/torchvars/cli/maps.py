@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.kind not in KINDS:
         raise ValueError(f"no kind of map named {arguments.kind!r}: there are {', '.join(KINDS)}")
-    asking = maps.Asking(
+    asking = maps.MapRequest(
         arguments.kind,
         _number(arguments.layer),
         _number(arguments.head),

@@ -1,6 +1,6 @@
-"""How robust a model is: benchmarks, corruptions, attacks, and numbers that can be trusted.
+"""Evaluation of robustness: benchmarks, corruptions, attacks, and results with confidence intervals.
 
-`evaluate` is all that is needed; the rest is for those who add a benchmark, a task or a table.
+`evaluate` is enough for most uses; the rest serves to add a benchmark, a task or a table.
 """
 
 from .attacks import ATTACKS

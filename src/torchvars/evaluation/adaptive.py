@@ -1,4 +1,4 @@
-"""A strength that follows the noise in a picture, for models that are trained already."""
+"""A strength that adapts to the noise in a picture, for trained models."""
 
 import copy
 import math
@@ -11,37 +11,37 @@ from ..attention import Reconstruction, inspect
 from ..data import Shown, limited, open_source
 from ..scoring import Memory
 from ..sparse import Solution, Solver, SparseCoding
-from ..sparse.solvers import Around
+from ..sparse.solvers import SolverWrapper
 from .subjects import Subject
 
 
-class AdaptiveStrength(Around):
-    """Solves twice: what the first code leaves unexplained tells how noisy the signal is, and sets the strength.
+class AdaptiveStrength(SolverWrapper):
+    """A solver that solves twice: the residual of the first code measures the noise, and sets the strength.
 
         rest = |x - P u|^2 / |x|^2 for each picture and head
         strength' = strength (rest / usual)^power, within a factor of `most`
 
-    Where a signal is explained as well as signals usually are, nothing changes. The first code is that of the solver as
-    it came, whatever is set later: `probe_steps` steps, those that `usual` was found with. Steps, start and tolerance
-    of this object are those of the second run, from its own start; the trajectory and the solution are that run's.
+    If `rest` is as usual, the strength does not change. The first run takes `probe_steps` steps, the number with which
+    `usual` was measured, whatever is set later. Steps, start and tolerance of this object are those of the second run,
+    which begins at its own start; the trajectory and the solution are also those of the second run.
 
     Args:
-        solver: how to solve, both times.
-        usual: rest of clean pictures in this layer: see `calibrate`.
-        power: how strongly the strength follows; 0 for not at all.
-        most: largest factor up and down.
+        solver: the solver of both runs.
+        usual: the rest of clean pictures in this layer: see `calibrate`.
+        power: how strongly the strength adapts; 0 for a constant strength.
+        most: largest factor of the strength, and of its inverse.
     """
 
     probe: Solver
 
     def __init__(self, solver: Solver, usual: float, power: float = 1.0, most: float = 4.0):
         super().__init__(solver)
-        vars(self)["probe"] = copy.copy(solver)  # no module of its own: it shares what the solver has learned
+        vars(self)["probe"] = copy.copy(solver)  # not a submodule: it shares the parameters of the solver
         self.usual, self.power, self.most = usual, power, most
 
     @property
     def probe_steps(self) -> int:
-        """How many steps find the strength."""
+        """The number of steps of the first run."""
         return self.probe.steps
 
     def trajectory(self, problem: SparseCoding) -> Iterator[Tensor]:
@@ -54,7 +54,7 @@ class AdaptiveStrength(Around):
         return self.solver.solution(self.adapted(problem))
 
     def adapted(self, problem: SparseCoding) -> SparseCoding:
-        """The same problem with the strength that its signal calls for."""
+        """The same problem with the adapted strength."""
         rest = unexplained(problem, self.probe.solve(problem))[..., None, None]
         factor = (rest / self.usual).clamp_min(1e-12).pow(self.power).clamp(1 / self.most, self.most)
         return SparseCoding(problem.operator, problem.signal, problem.strength * factor, problem.threshold)
@@ -64,14 +64,14 @@ class AdaptiveStrength(Around):
 
 
 def unexplained(problem: SparseCoding, code: Tensor) -> Tensor:
-    """The share of the energy of a signal (..., N, C) that a code does not explain: (...)."""
+    """The share of the squared norm of a signal (..., N, C) that a code does not explain: (...)."""
     rest = problem.signal - problem.operator.synthesize(code)
     return rest.square().sum((-2, -1)) / problem.signal.square().sum((-2, -1)).clamp_min(1e-12)
 
 
 @torch.no_grad()
 def calibrate(classifier: nn.Module, batches: Iterable[Tensor]) -> dict[str, float]:
-    """The usual rest of each VARS layer: a geometric mean over clean pictures (B, 3, H, W) and heads."""
+    """The usual rest of each VARS layer: the geometric mean over clean pictures (B, 3, H, W) and heads."""
     rests: dict[str, list[Tensor]] = {}
     for pixels in batches:
         with inspect(classifier) as layers:
@@ -84,14 +84,14 @@ def calibrate(classifier: nn.Module, batches: Iterable[Tensor]) -> dict[str, flo
 
 
 def usual_rest(subject: Subject, data: str, count: int = 64) -> dict[str, float]:
-    """What VARS layers leave unexplained of clean pictures, for a strength that adapts."""
+    """The usual rest of each VARS layer on clean pictures of a data set."""
     source = limited(open_source(data, "val"), count)
     (batch,) = Memory().batches(source, Shown(subject.size), [range(len(source))])
     return calibrate(subject.classifier, [batch.pixels.float() / 255])
 
 
 def adapt(classifier: nn.Module, usual: dict[str, float], power: float = 1.0) -> None:
-    """Lets the strength of every VARS layer follow the noise, in place."""
+    """Makes the strength of every VARS layer adaptive, in place."""
     if not math.isfinite(power):
         raise ValueError(f"the power by which a strength adapts must be a finite number, got {power}")
     for name, layer in classifier.named_modules():

@@ -1,4 +1,4 @@
-"""An evaluation in one call."""
+"""Evaluation in one call."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -31,28 +31,28 @@ def evaluate(
     quiet: bool = False,
     **options: Any,
 ) -> Results:
-    """Tries a model on benchmarks: what `torchvars evaluate` does, from Python.
+    """Evaluates a model on benchmarks, like `torchvars evaluate`.
 
     Args:
-        model: a word as for `torchvars evaluate`, such as a name whose weights ship, a folder of weights or timm:NAME;
-            or a `Classifier`, whose `classes` say what its logits stand for. Any other module is taken to be a model of
-            normalised images, and wrapped in one.
-        benchmarks: names of `torchvars.evaluation.BENCHMARKS`, in one string with commas or one by one.
-        data: the pictures: a folder or tar with val/<class>/<picture>, or as a benchmark is published. Where benchmarks
-            are of other pictures, those of each by its name: {"clean": ..., "segmentation": ...}.
-        output: file of results. What it holds already is not tried again, so that the same call goes on where one was
-            stopped, and other benchmarks can be added. Without it nothing is kept but what is returned.
-        name: by which results and tables call the model; else the word, or the name of its class.
-        size: side of the pictures; else the model's own.
-        partial: whether to sum up although something is missing in the data.
-        batch: pictures at a time.
-        workers: processes that read pictures.
-        device: such as "cpu" or "cuda:1"; else the accelerator if there is one.
-        quiet: whether nothing is shown of the progress.
-        options: what may be chosen of these benchmarks: limit=100, severities=(1, 3), radii=(1 / 255,), ...
+        model: a model as for `torchvars evaluate`: the name of weights that ship, a folder of weights, or timm:NAME;
+            or a `Classifier`, whose `classes` are those of its logits. Any other module is treated as a model that
+            takes normalised images, and wrapped in a `Classifier`.
+        benchmarks: names in `torchvars.evaluation.BENCHMARKS`, as a sequence or a string separated by commas.
+        data: the pictures: a folder or tar with val/<class>/<picture>, or a published benchmark. If benchmarks use
+            different pictures, a path for each name: {"clean": ..., "segmentation": ...}.
+        output: the results file. Conditions that it contains are not evaluated again, so the same call resumes an
+            interrupted evaluation, and benchmarks can be added. If None, results are only returned.
+        name: the name of the model in results and tables; by default `model`, or the name of its class.
+        size: side of the images; by default that of the model.
+        partial: whether to report means if a part of the data is missing.
+        batch: batch size.
+        workers: number of processes that read pictures.
+        device: such as "cpu" or "cuda:1"; by default the accelerator if there is one.
+        quiet: whether to hide the progress.
+        options: options of the benchmarks: limit=100, severities=(1, 3), radii=(1 / 255,), ...
 
     Raises:
-        ValueError: there is no such model, benchmark or option; the model knows other classes; something is missing.
+        ValueError: if there is no such model, benchmark or option, the model has other classes, or data is missing.
     """
     subject = as_subject(model, name, size)
     names = benchmarks.split(",") if isinstance(benchmarks, str) else benchmarks
@@ -66,7 +66,7 @@ def evaluate(
 
 
 def as_subject(model: str | Path | Subject | nn.Module, name: str | None, size: int | None) -> Subject:
-    """A model of any kind, ready to be evaluated."""
+    """A model of any kind as a `Subject`."""
     if isinstance(model, Subject):
         return model
     if isinstance(model, nn.Module):

@@ -1,4 +1,4 @@
-"""Results side by side: tables, and whether a difference is more than chance."""
+"""Comparison of results: tables, and the significance of differences."""
 
 import os
 from collections import Counter
@@ -23,7 +23,7 @@ OF_THE_CLASSES = ("metrics", "classes", "among_present", "label_space")
 
 
 class Difference(NamedTuple):
-    """The second model less the first, on the same pictures."""
+    """The difference of the second model minus the first, on the same pictures."""
 
     benchmark: str
     condition: Condition
@@ -31,11 +31,11 @@ class Difference(NamedTuple):
     value: float
     low: float  # 95 % interval
     high: float
-    p: float | None  # that both are as good, by the paired test of the metric, if it has one
+    p: float | None  # p-value of the paired test of the metric, if it has one
 
 
 def lines_of(results: Sequence[Results]) -> list[tuple[str, Condition, str]]:
-    """Benchmark, condition and metric of every line of a table of these results."""
+    """Benchmark, condition and metric of each line of a table of these results."""
     lines = []
     for result in results:
         for row in result.rows:
@@ -46,9 +46,11 @@ def lines_of(results: Sequence[Results]) -> list[tuple[str, Condition, str]]:
 
 
 def is_listed(result: Results, row: Row) -> bool:
-    """Whether a row is a line of the table: a mean stands for the conditions it is over, and for all severities."""
+    """Whether a row is a line of the table. Conditions and severities that are part of a mean are not."""
     condition = row.condition
-    listed = result.metrics(row.benchmark).get(row.metric, Metric(row.metric, "lower")).listed  # mCE is of no task
+    listed = (
+        result.metrics(row.benchmark).get(row.metric, Metric(row.metric, "lower")).listed
+    )  # mCE is not a metric of a task
     if condition.subset is not None or not listed:
         return False
     if listed == "clean":
@@ -60,9 +62,9 @@ def is_listed(result: Results, row: Row) -> bool:
 def relative_lines(
     results: Sequence[Results], baseline: Results
 ) -> list[tuple[str, Condition, str, list[tuple[float, float, float] | None]]]:
-    """Benchmark, condition, metric and a value for each model of what is in proportion to a baseline.
+    """Benchmark, condition, metric, and for each model its value relative to a baseline.
 
-    A model has no value if it was not evaluated on the same pictures in the same way as the baseline.
+    The value is None if a model was not evaluated on the same pictures with the same settings as the baseline.
     """
     lines = []
     for name, member in BENCHMARKS.items():
@@ -77,18 +79,18 @@ def relative_lines(
 
 
 def is_paired(first: Results, second: Results, benchmark: str) -> bool:
-    """Whether the answers of both to a benchmark can be compared picture by picture."""
+    """Whether the results of both models on a benchmark can be compared picture by picture."""
     return benchmark in first.asked and benchmark in second.asked and why_not_paired(first, second, benchmark) is None
 
 
 def why_not_paired(first: Results, second: Results, benchmark: str) -> str | None:
-    """Why the answers of both to a benchmark cannot be compared; None if they can.
+    """The reason why the results of both models on a benchmark cannot be compared; None if they can.
 
-    They can if they are for pictures of the same names, to which the same was done, among the same classes.
+    They can if the pictures have the same names, were changed in the same way, and the label space is the same.
     """
     both = (first, second)
     ways, pictures = [each.asked[benchmark].get("change") for each in both], [each.pictures[benchmark] for each in both]
-    # That the classes are the same is seen by their names, where a file has them.
+    # The label spaces are compared below.
     tasks = [
         {name: fact for name, fact in each.asked[benchmark]["task"].items() if name not in OF_THE_CLASSES}
         for each in both
@@ -110,13 +112,13 @@ def why_not_paired(first: Results, second: Results, benchmark: str) -> str | Non
 
 
 def same_label_space(first: Results, second: Results, benchmark: str) -> bool:
-    """Whether both answered among the same classes."""
+    """Whether both have the same label space on a benchmark."""
     one, other = (each.label_space(benchmark) for each in (first, second))
     if one is None or other is None:
         return one is other
     if one.names is not None and other.names is not None:
         return one.names == other.names
-    # A file that does not name them tells whether they were more than those of the pictures, and how many at least.
+    # A file without names has a lower bound on their number, and whether they are more than those of the data set.
     both = (first, one), (second, other)
     more = [space.classes > each.asked[benchmark]["task"]["classes"] for each, space in both]
     within = one.names is None or other.classes <= one.classes
@@ -125,7 +127,7 @@ def same_label_space(first: Results, second: Results, benchmark: str) -> bool:
 
 
 def differences(first: Results, second: Results) -> list[Difference]:
-    """Every number that both have on the same pictures."""
+    """The differences in all metrics that both have on the same pictures."""
     found = []
     for benchmark, outcomes in first.outcomes.items():
         others = second.outcomes.get(benchmark, {})
@@ -173,23 +175,23 @@ def mean_differences(
 
 
 def gained(metric: Metric, first: np.ndarray, second: np.ndarray) -> tuple[float, float, float, float | None]:
-    """By how much the second model has more than the first, its interval, and the p of the metric's paired test.
+    """The difference of the second model minus the first, its interval, and the p-value of the paired test.
 
     Args:
-        first, second: columns (N,) of the same pictures; those that one of the models has no value of are left out.
+        first, second: columns (N,) of the same pictures. Pictures without a value of both models are left out.
     """
     both = ~np.isnan(first.astype(float)) & ~np.isnan(second.astype(float))
     first, second = first[both], second[both]
     points = bootstrap(metric.scale * (second.astype(float) - first))
-    # Of a task that is not of this package there may be none here
+    # The test of a custom task may not be in TESTS
     test = None if metric.test is None else TESTS.get(metric.test)
     return (*points, None if test is None else test(first, second))
 
 
 def print_table(results: Sequence[Results], baseline: int = 0, console: Console | None = None) -> None:
-    """The numbers of several models side by side, with the paper's where a model is one of its rows.
+    """Prints the results of several models side by side, with those of the paper for its models.
 
-    Models are columns where they fit the width of the console. Where they do not, they are the rows below each number.
+    Models are columns if they fit the width of the console, else rows below each metric.
     """
     console = console or wide_console()
     names = [result.label for result in results]
@@ -204,14 +206,14 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
         digits = digits_of(results, benchmark, metric)
         cells = [show(row_of(result, benchmark, condition, metric), digits) for result in results]
         theirs = [paper_figure(each, results, benchmark, condition, metric) for each in papers.values()]
-        # A sum over fewer corruptions, severities or classes than its name promises.
+        # A mean over fewer corruptions, severities or classes than its name says.
         some = any(is_partial(each, benchmark) and condition in each.means(benchmark) for each in results)
         lines.append((benchmark, condition.label, f"partial {metric}" if some else metric, [*cells, *theirs]))
     for benchmark, condition, metric, values in relative_lines(results, results[baseline]) if len(results) > 1 else ():
         cells = [with_interval(*each) if each else "" for each in values]
         title = f"{metric}, {names[baseline]} = 100"
         lines.append((benchmark, condition.label, title, [*cells, *[""] * len(papers)]))
-    title = "accuracy in percent and its 95 % interval over pictures, unless said otherwise"
+    title = "accuracy in percent and its 95 % interval over pictures, unless stated otherwise"
     table = Table(title=title)
     for heading in ("benchmark", "condition", "metric", *columns):
         table.add_column(escape(heading))
@@ -230,14 +232,14 @@ def print_table(results: Sequence[Results], baseline: int = 0, console: Console 
             console.print(f"warning, {name}: {warning}", highlight=False, markup=False, style="yellow")
         if result.unreadable:
             one = next(iter(result.unreadable))
-            said = f"{len(result.unreadable)} pictures could not be read and count as not recognised, such as {one}"
-            console.print(f"warning, {name}: {said}", highlight=False, markup=False, style="yellow")
+            message = f"{len(result.unreadable)} pictures could not be read and count as not recognised, such as {one}"
+            console.print(f"warning, {name}: {message}", highlight=False, markup=False, style="yellow")
 
 
 def print_by_number(
     console: Console, title: str, columns: Sequence[str], lines: Iterable[tuple[str, str, str, Sequence[str]]]
 ) -> None:
-    """A table turned by 90 degrees: below each benchmark, condition and metric a row for each model that has it."""
+    """Prints the transposed table: a row for each model below each benchmark, condition and metric."""
     console.print(title, style="italic", markup=False, highlight=False)
     width = max(map(len, columns))
     for benchmark, condition, metric, cells in lines:
@@ -249,29 +251,29 @@ def print_by_number(
 
 
 def row_of(result: Results, benchmark: str, condition: Condition, metric: str) -> Row | None:
-    """A row of some results, or None."""
+    """A row of results; None if there is none."""
     wanted = (benchmark, condition, metric)
     return next((row for row in result.rows if (row.benchmark, row.condition, row.metric) == wanted), None)
 
 
 def protocols_of(results: Sequence[Results]) -> list[str]:
-    """How each benchmark was done and on how many pictures; a line for each way, if models were not asked alike."""
-    said: dict[str, list[str]] = {}
+    """The protocol and the number of pictures of each benchmark; several lines if they differ between models."""
+    lines: dict[str, list[str]] = {}
     for result in results:
         for benchmark in {row.benchmark: None for row in result.rows}:
             row = next(row for row in result.rows if row.benchmark == benchmark)
             space = result.label_space(benchmark)
-            # where there is a choice, the row's protocol names it; but for files written before there was one
+            # the protocol of a row contains the label space if there is a choice, except in older files
             classes = f"; {space}" if space is not None and (space.is_plain or space.of is None) else ""
-            said.setdefault(f"{benchmark}: {row.protocol}{classes}; {row.images} pictures", []).append(result.label)
-    ways = Counter(line.partition(":")[0] for line in said)
+            lines.setdefault(f"{benchmark}: {row.protocol}{classes}; {row.images} pictures", []).append(result.label)
+    ways = Counter(line.partition(":")[0] for line in lines)
     return [
-        line if ways[line.partition(":")[0]] == 1 else f"{line} ({', '.join(labels)})" for line, labels in said.items()
+        line if ways[line.partition(":")[0]] == 1 else f"{line} ({', '.join(labels)})" for line, labels in lines.items()
     ]
 
 
 def label_spaces_of(results: Sequence[Results]) -> list[str]:
-    """A line for each benchmark of which models saw the same pictures, and answered among different classes."""
+    """A warning for each benchmark on which models have different label spaces for the same pictures."""
     lines = []
     for benchmark in dict.fromkeys(name for result in results for name in result.outcomes):
         having = [result for result in results if benchmark in result.outcomes]
@@ -289,12 +291,12 @@ def label_spaces_of(results: Sequence[Results]) -> list[str]:
 
 
 def is_partial(result: Results, benchmark: str) -> bool:
-    """Whether results are of fewer conditions or classes than a mean of the benchmark promises."""
+    """Whether conditions or classes of the means of a benchmark are missing."""
     return bool(result.asked.get(benchmark, {}).get("missing"))
 
 
 def print_differences(first: Results, second: Results, console: Console | None = None) -> None:
-    """Whether the second model is better than the first on the same pictures, or only seems so."""
+    """Prints the differences of the second model minus the first, with intervals and p-values."""
     console = console or wide_console()
     found = differences(first, second)
     names = first.label, second.label
@@ -315,12 +317,12 @@ def print_differences(first: Results, second: Results, console: Console | None =
     whole = [name for name in shared if not is_partial(first, name) and not is_partial(second, name)]
     means = {(name, mean) for name in shared for mean in first.means(name)}
     given = {(each.benchmark, each.condition) for each in found} & means
-    # A mean over all that it promises stands for the conditions of its family.
+    # A complete mean replaces the conditions of its family.
     families = {(name, mean.family) for name, mean in given if name in whole}
     for each in found:
         if (each.benchmark, each.condition.family) in families and (each.benchmark, each.condition) not in given:
             continue
-        if each.condition.family == "baseline":  # which is there to be beaten, not of the model
+        if each.condition.family == "baseline":  # not a condition of the model
             continue
         partial = "partial " if (each.benchmark, each.condition) in given and each.benchmark not in whole else ""
         p = "" if each.p is None else f"{each.p:.2g}"
@@ -332,19 +334,19 @@ def print_differences(first: Results, second: Results, console: Console | None =
 
 
 def wide_console() -> Console:
-    """As wide as the terminal or COLUMNS; where there is neither, wide enough for a table."""
+    """A console as wide as the terminal or COLUMNS; 200 columns if there is neither."""
     console = Console()
     return console if console.is_terminal or os.environ.get("COLUMNS") else Console(width=200)
 
 
 def digits_of(results: Sequence[Results], benchmark: str, metric: str) -> int:
-    """How many digits of a metric are shown behind the point."""
+    """The number of digits of a metric after the decimal point."""
     known = [result.metrics(benchmark).get(metric) for result in results if benchmark in result.asked]
     return max((each.digits for each in known if each is not None), default=1)
 
 
 def show(row: Row | Measured | None, digits: int = 1) -> str:
-    """A number and its interval, where it has one."""
+    """A number and its interval, if it has one."""
     if row is None:
         return ""
     if row.low is None or row.high is None:

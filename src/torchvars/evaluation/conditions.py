@@ -1,4 +1,4 @@
-"""In what way pictures are shown: typed, and put into words only where it is printed or drawn."""
+"""The conditions of an evaluation, as typed objects. They are converted to text only to be printed or drawn."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ Value = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class Condition:
-    """What was done to pictures, and of which of them a number is.
+    """The change of the pictures in a condition, and their subset.
 
     Attributes:
-        family: "clean", "shift" (stored pictures of another kind), "corruption" or "attack".
-        name: within the family: "clean", "sketch", "gaussian_noise", "pgd"; "all" for a mean over the corruptions.
-        severity: 1 to 5; None where there is none, or for the mean over them.
-        parameters: all else that decides what is done, such as the radius and the norm of an attack.
-        subset: the class whose pictures these are; None for all pictures.
+        family: "clean", "shift" (stored pictures of another kind), "corruption", "attack", "map", "baseline" or "step".
+        name: the name within the family: "clean", "sketch", "gaussian_noise", "pgd"; "all" for a mean over the
+        corruptions. severity: 1 to 5; None if there is none, or for the mean over severities. parameters: all other
+        settings of the change, such as the radius and the norm of an attack. subset: the class of the pictures; None
+        for all pictures.
     """
 
     family: str
@@ -31,21 +31,21 @@ class Condition:
         object.__setattr__(self, "parameters", tuple(sorted(self.parameters)))
 
     def __getitem__(self, parameter: str) -> Value:
-        """A parameter; None if there is no such."""
+        """A parameter; None if there is none of this name."""
         return dict(self.parameters).get(parameter)
 
     @property
     def label(self) -> str:
-        """In words, without the severity: "clean", "gaussian_noise", "linf 1/255, 5 steps", "class cat"."""
-        said = ball(dict(self.parameters)) if self.family == "attack" else self.name
+        """The text without the severity: "clean", "gaussian_noise", "linf 1/255, 5 steps", "class cat"."""
+        words = ball(dict(self.parameters)) if self.family == "attack" else self.name
         if self.subset is None:
-            return said
-        within = "mean of the corruptions" if (self.family, self.name) == ("corruption", "all") else said
+            return words
+        within = "mean of the corruptions" if (self.family, self.name) == ("corruption", "all") else words
         return f"class {self.subset}" + ("" if self.family in ("clean", "shift") else f", {within}")
 
     @property
     def key(self) -> str:
-        """In words, with the severity: "gaussian_noise 3"."""
+        """The condition in words, with the severity: "gaussian_noise 3"."""
         return self.label if self.severity is None else f"{self.label} {self.severity}"
 
     def to_json(self) -> dict:
@@ -63,7 +63,7 @@ ALL_CORRUPTIONS = Condition("corruption", "all")
 
 
 def ball(parameters: Mapping[str, Any]) -> str:
-    """The ball of an attack, and how hard it tries: "linf 1/255, 5 steps", "l2 0.5, 200 queries"."""
+    """The norm, radius and effort of an attack: "linf 1/255, 5 steps", "l2 0.5, 200 queries"."""
     norm = NORMS[parameters["norm"]]
     effort = "".join(f", {parameters[word]} {word}" for word in ("steps", "queries") if word in parameters)
-    return f"{norm.name} {norm.say(parameters['radius'])}{effort}"
+    return f"{norm.name} {norm.describe(parameters['radius'])}{effort}"

@@ -1,4 +1,4 @@
-"""The classes among which an answer is looked for."""
+"""The label space: the classes among which a model chooses."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LabelSpace:
-    """The classes among which the answer is looked for."""
+    """The classes among which a model chooses."""
 
-    classes: int  # how many they are
-    of: int | None  # how many the model has; None if the file does not say
-    folders: int  # how many the data set has
-    names: str | None  # hash of their names; None if the file does not say
+    classes: int  # their number
+    of: int | None  # number of classes of the model; None if the file does not contain it
+    folders: int  # number of classes of the data set
+    names: str | None  # hash of the names of the classes; None if the file does not contain it
 
     def __str__(self) -> str:
         if self.of is not None and self.classes < self.of:
@@ -23,7 +23,7 @@ class LabelSpace:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model and the data set have the same classes, so that there is no other label space."""
+        """Whether the model and the data set have the same classes, so that only one label space is possible."""
         return self.of in (None, self.classes) and self.classes == self.folders
 
 

@@ -1,4 +1,4 @@
-"""Signs that an attack failed for the wrong reason: gradients that are hidden, not a model that is robust."""
+"""Signs of gradient masking: attacks that fail because gradients are useless, not because the model is robust."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from .attacks.base import evaluated, gradient
 
 
 def zero_gradients(classifier: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
-    """Whether a picture's cross-entropy has a gradient of exactly 0 in every pixel, (B,): there PGD is blind.
+    """Whether the gradient of the cross-entropy of a picture is exactly 0 in all pixels, (B,), so that PGD is useless.
 
-    Confident logits do that, where the softmax rounds to one class; so do rounded pixels.
+    Reasons are a softmax that rounds to one class, and a model that rounds its pixels.
     """
     with evaluated(classifier):
         slope = gradient(classifier, pixels.clone(), labels.to(pixels.device, torch.long, copy=True))
@@ -31,18 +31,18 @@ def masking_signs(
     zero_gradients: float = 0.0,
     floor: float = 0.02,
 ) -> list[str]:
-    """Sentences, one for each sign that the attacks with gradients failed and the model is weaker than it looks.
+    """Signs of gradient masking, one sentence each.
 
-    The signs are those of Athalye et al. (2018) and Carlini et al. (2019). No sentence is no proof. A difference counts
-    if it is beyond two standard errors, as if each accuracy were measured on pictures of its own; where all are
-    measured on the same ones, that errs towards silence.
+    The signs are those of Athalye et al. (2018) and Carlini et al. (2019). An empty list is not a proof of robustness.
+    A difference counts if it is above two standard errors of independent samples. If all accuracies are measured on the
+    same pictures, this is conservative.
 
     Args:
-        accuracies: share of pictures that are still right after each attack. Give PGD at several radii, 64 / 255
-            among them, with more steps at one of these, and there Square, FGSM and Noise as well.
-        pictures: how many each accuracy is measured on.
+        accuracies: the accuracy under each attack. Pass PGD at several radii, including 64 / 255, with more steps at
+            one of these, and there also Square, FGSM and Noise.
+        pictures: number of pictures on which each accuracy is measured.
         zero_gradients: share of pictures for which `zero_gradients` is true.
-        floor: accuracy that counts as none. A model that ends in one class for everything keeps 1 / classes.
+        floor: accuracy that counts as zero. A model that always predicts one class has 1 / classes.
     """
     if pictures < 1:
         raise ValueError(f"pictures must be 1 or more, got {pictures}: give how many were measured")
@@ -69,10 +69,10 @@ def masking_signs(
         ]
         low, high = ladder[0], ladder[-1]
         falls = above(accuracies[low], accuracies[high]) or not above(accuracies[low], floor)
-        would_show = above(accuracies[low], accuracies[low] / 2)  # if half of it were lost: else there are too few
+        would_show = above(accuracies[low], accuracies[low] / 2)  # whether a loss of half of it would be significant
         if high.radius >= 8 * low.radius and would_show and not falls:
             signs.append(f"{left(high)}, hardly less than a small part of it: {left(low)}")
-    stuck = set()  # balls where steps were added in vain
+    stuck = set()  # balls in which more steps did not help
     for ladder in _ladders(climbs, "steps"):
         signs += [
             f"{left(more)}, but {left(less)}: its steps lead astray"
@@ -85,7 +85,7 @@ def masking_signs(
     for ball in sorted({(attack.norm, attack.radius) for attack in climbs}):
         here = [attack for attack in accuracies if (attack.norm, attack.radius) == ball]
         best = min((attack for attack in here if isinstance(attack, PGD)), key=accuracies.__getitem__)
-        # AutoAttack goes with and without gradients, and is expected to be the strongest: it is no sign
+        # AutoAttack also uses gradients, and is expected to be the strongest attack: it is not a sign
         for other in (attack for attack in here if not isinstance(attack, PGD | AutoAttack)):
             if above(accuracies[best], accuracies[other]):
                 how = "in one step" if isinstance(other, FGSM) else "without this model's gradient"
@@ -97,7 +97,7 @@ def masking_signs(
 
 
 def _ladders(attacks: list[PGD], field: str) -> list[list[PGD]]:
-    """The attacks that are alike but for one field, sorted by it."""
+    """Groups of attacks that differ in one field only, sorted by it."""
     ladders = defaultdict(list)
     for attack in sorted(attacks, key=attrgetter(field)):
         ladders[replace(attack, **{field: 1})].append(attack)

@@ -1,19 +1,19 @@
-"""What is counted, and how sure it is."""
+"""Metrics, confidence intervals and tests."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 RESAMPLES = 1000
-BINS = 15  # of confidence, for the calibration error
+BINS = 15  # bins of confidence of the calibration error
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """Expected calibration error: |accuracy - confidence| in each of 15 bins of equal width, weighted by its pictures.
+    """Expected calibration error: the mean of |accuracy - confidence| over 15 bins, weighted by their pictures.
 
     Args:
-        confidence: (N,), the probability of the class that was named.
-        right: (N,), whether it was the right one.
+        confidence: (N,), the probability of the predicted class.
+        right: (N,), whether the prediction is correct.
     """
     bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
     gaps = np.bincount(bins, weights=right - confidence, minlength=BINS)
@@ -23,14 +23,16 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
 def bootstrap(
     values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray] = lambda means: means[..., 0], *, seed: int = 0
 ) -> tuple[float, float, float]:
-    """A statistic of means over pictures, and its 95 % interval over pictures drawn anew, each with all its conditions.
+    """A statistic of means over pictures, and its 95 % bootstrap interval.
+
+    A picture is resampled with its values in all conditions.
 
     Args:
-        values: (pictures, conditions): what was found for each picture in each condition.
-        statistic: means (..., conditions) -> (...); else the mean of the only condition.
+        values: (pictures, conditions), the values of each picture.
+        statistic: means (..., conditions) -> (...); by default the mean of the first condition.
 
     Returns:
-        its value and the ends of the interval.
+        The value and the ends of the interval.
     """
     values = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
     count = len(values)
@@ -39,17 +41,17 @@ def bootstrap(
     for first in range(0, RESAMPLES, at_once):
         rows = np.arange(min(at_once, RESAMPLES - first))[:, None]
         drawn = generator.integers(count, size=(len(rows), count)) + rows * count
-        times = np.bincount(drawn.ravel(), minlength=len(rows) * count).reshape(-1, count)  # that each was drawn
+        times = np.bincount(drawn.ravel(), minlength=len(rows) * count).reshape(-1, count)  # how often each is drawn
         means.append(times @ values / count)
     low, high = np.quantile(statistic(np.concatenate(means)), [0.025, 0.975])
     return float(statistic(values.mean(0))), float(low), float(high)
 
 
 def sign_test(first: np.ndarray, second: np.ndarray) -> float:
-    """Exact two-sided p-value that two models are as often right on the same pictures (McNemar's test).
+    """The exact two-sided p-value that two models are equally accurate on the same pictures (McNemar's test).
 
     Args:
-        first, second: (N,), whether each model was right.
+        first, second: (N,), whether each model is correct.
     """
     from scipy.stats import binomtest
 
@@ -60,4 +62,4 @@ def sign_test(first: np.ndarray, second: np.ndarray) -> float:
 
 
 TESTS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"McNemar": sign_test}
-"""Paired tests by the name of who they are of: columns (N,) of two models on the same pictures -> p."""
+"""Paired tests by name: columns (N,) of two models on the same pictures -> p."""

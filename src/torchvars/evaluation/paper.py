@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from .conditions import Condition
 from .results import Results
 
-# Model, by its name here or in timm -> its name there, and the benchmark's figure: IN-C is mCE, the rest top-1. PVT is
-# not here, which timm does not have, nor GFNet without a star, which has the figures of GFNet-Ti*.
+# Model, by its name here or in timm -> its name in the paper and its figures: mCE on ImageNet-C, else top-1. PVT is
+# left out, since timm does not have it, and GFNet without a star, since its figures are those of GFNet-Ti*.
 BENCHMARKS = ("clean", "imagenet_c", "imagenet_r", "imagenet_sketch", "pgd", "imagenet_a")
 PAPER = {
-    name: {"name": said, **dict(zip(BENCHMARKS, figures, strict=True))}
-    for name, said, *figures in (
+    name: {"name": title, **dict(zip(BENCHMARKS, figures, strict=True))}
+    for name, title, *figures in (
         ("timm:regnety_040", "RegNetY-4GF", 79.2, 68.7, 38.8, 25.9, 2.4, 8.9),
         ("timm:resnet50", "ResNet50", 79.0, 65.5, 42.5, 31.5, 12.5, 5.9),
         ("timm:resnext50_32x4d", "ResNeXt50-32x4d", 79.8, 64.7, 41.5, 29.3, 13.5, 10.7),
@@ -34,10 +34,10 @@ PAPER = {
     )
 }
 
-# Accuracy on the domain of PACS that was left out: RVT*-Ti, whose baseline is the Performer, by attention.
+# Accuracy on the held-out domain of PACS, by attention: RVT*-Ti, whose baseline is the Performer.
 PACS = {
-    attention: {"name": said, **dict(zip(("photo", "sketch", "cartoon", "art_painting"), figures, strict=True))}
-    for attention, said, *figures in (
+    attention: {"name": title, **dict(zip(("photo", "sketch", "cartoon", "art_painting"), figures, strict=True))}
+    for attention, title, *figures in (
         ("performer", "RVT*-Ti", 94.19, 81.73, 79.78, 81.25),
         ("vars_s", "RVT*-Ti VARS-S", 93.89, 82.62, 80.16, 81.49),
         ("vars_d", "RVT*-Ti VARS-D", 96.29, 80.40, 80.33, 84.77),
@@ -47,7 +47,7 @@ PACS = {
 
 
 def paper_row(model: dict) -> dict | None:
-    """The row of a model as `Results` describes it, if it is one of the paper's and was asked as that was."""
+    """The row of a model as described in `Results`; None if the paper has no such model, or it was changed."""
     if model.get("solving") or model.get("conversion") or model.get("size") != 224:
         return None
     name = model.get("architecture") or model["name"].partition(".")[0]
@@ -55,7 +55,7 @@ def paper_row(model: dict) -> dict | None:
 
 
 def paper_figure(paper: dict, results: Sequence[Results], benchmark: str, condition: Condition, metric: str) -> str:
-    """The paper's figure for a line of a table, if the pictures are the paper's: all its classes and corruptions."""
+    """The paper's figure for a line of a table; empty if not all classes and corruptions were evaluated."""
     its_own = {"imagenet_c": ("all", "mCE"), "pgd": ("linf 1/255, 5 steps", "accuracy")}
     if benchmark not in paper or (condition.label, metric) != its_own.get(benchmark, ("clean", "accuracy")):
         return ""

@@ -1,4 +1,4 @@
-"""What a model says of pictures without labels."""
+"""Predictions for pictures without labels."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,11 +15,11 @@ from ..models.pixels import centre_pixels
 
 
 class Prediction(NamedTuple):
-    """One of the classes that a model takes for likely."""
+    """One of the most probable classes."""
 
-    index: int  # of the logit
-    name: str | None  # of the class, as folders are named; None if it is not known
-    label: str  # the same to be read
+    index: int  # index of the logit
+    name: str | None  # name of the class, as folders are named; None if it is unknown
+    label: str  # readable name
     confidence: float  # its probability, by a softmax over all classes
 
 
@@ -33,10 +33,10 @@ def predict(
     batch: int = 32,
     device: torch.device | str = "cpu",
 ) -> Iterator[tuple[Path, list[Prediction] | str]]:
-    """Each picture with its top classes, the likeliest first, or with why it could not be read; in their order.
+    """Each picture with its top classes, the most probable first, or with the error if it cannot be read.
 
     Args:
-        size: side of the pictures as they are shown: the shorter side resized to 256 / 224 of it, and the centre.
+        size: side of the input: the shorter side is resized to 256 / 224 of it, and the centre cropped.
     """
     classifier.eval().to(device)
     names = class_names(classifier)

@@ -1,4 +1,4 @@
-"""What comes with trained weights: how they were made and what they were measured to do, under one hash."""
+"""The record of trained weights: how they were trained and their measured results, under one hash."""
 
 import hashlib
 import json
@@ -15,11 +15,11 @@ from .results import Results, Row
 from .subjects import Subject
 
 FILE, RESULTS = "record.json", "results.json"
-VERSION = 1  # of its format
+VERSION = 1  # version of the file format
 
 
 class Measured(NamedTuple):
-    """A number without what it shares with the others of its benchmark."""
+    """One number of a benchmark."""
 
     condition: str
     severity: int | None
@@ -31,26 +31,26 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """A benchmark as it was asked, and what came out."""
+    """A benchmark with its settings and its results."""
 
-    options: dict  # those that were chosen
+    options: dict  # the chosen options
     protocol: str
-    pictures: str  # hash of their names
+    pictures: str  # hash of the names of the pictures
     images: int
     rows: list[Measured]
 
 
 @dataclass(frozen=True)
 class Record:
-    """All that is claimed of some weights.
+    """The record of weights.
 
     Attributes:
-        weights: sha256 of their file.
-        settings: sha256 of the file that says what they are of and how it solves.
-        results: sha256 of the file of results that the trials were made of.
-        recipe: all that decided what they became, besides the pictures.
-        trained: what the run ended with, and what evaluated it.
-        trials: by benchmark.
+        weights: sha256 of the file of the weights.
+        settings: sha256 of the file of the model and its solvers.
+        results: sha256 of the results file from which the trials were made.
+        recipe: all settings of the training, except the pictures.
+        trained: the end of the training, and its environment.
+        trials: trials by benchmark.
     """
 
     weights: str
@@ -62,7 +62,7 @@ class Record:
 
     @property
     def seal(self) -> str:
-        """One hash of the weights, the recipe, the figures and the results."""
+        """One hash of the weights, the recipe, the results and their file."""
         return hashlib.sha256(json.dumps(_plain(self), sort_keys=True).encode()).hexdigest()
 
     def write(self, folder: Path) -> None:
@@ -74,10 +74,10 @@ class Record:
 
     @classmethod
     def read(cls, folder: Path) -> "Record":
-        """The record of a folder of weights.
+        """Reads the record of a folder of weights.
 
         Raises:
-            ValueError: it is none, it was changed by hand, or it is of other weights or of files that are missing.
+            ValueError: if there is no valid record, it was changed by hand, or its files are missing or differ.
         """
         path = folder / FILE
         try:
@@ -106,20 +106,20 @@ class Record:
         return record
 
     def value(self, benchmark: str, metric: str, condition: str = "all") -> Measured | None:
-        """The number over all severities, or None."""
+        """The number over all severities; None if there is none."""
         trial = self.trials.get(benchmark)
         rows = [] if trial is None else trial.rows
         return next((r for r in rows if (r.metric, r.condition, r.severity) == (metric, condition, None)), None)
 
 
 def read_results(word: str) -> Results:
-    """Results from a file, or those that came of weights when their figures were measured.
+    """Reads results from a file, or those that belong to weights.
 
     Args:
-        word: a file of results, a folder of weights, or a name whose weights ship.
+        word: a results file, a folder of weights, or the name of weights that ship.
 
     Raises:
-        ValueError: what came with the weights is not theirs.
+        ValueError: if the file is invalid, or the results do not belong to the weights.
     """
     path = Path(word)
     if not path.exists():
@@ -136,7 +136,7 @@ def read_results(word: str) -> Results:
 
 
 def trial_of(results: Results, benchmark: str, options: dict) -> Trial:
-    """What a benchmark of some results claims; single classes are left out, since few pictures say little of them."""
+    """The trial of a benchmark from results, without single classes, which have few pictures."""
     rows = [row for row in results.rows if row.benchmark == benchmark and row.condition.subset is None]
     if not rows:
         raise ValueError(f"there are no results of {benchmark}: it was not evaluated to its end")
@@ -148,14 +148,14 @@ def trial_of(results: Results, benchmark: str, options: dict) -> Trial:
 
 
 def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[str] | None = None) -> list[Benchmark]:
-    """The benchmarks of a record, asked as they were.
+    """The benchmarks of a record, with the same settings.
 
     Args:
-        data: the pictures that they were measured on.
-        names: only these.
+        data: the pictures on which they were measured.
+        names: the benchmarks; by default all.
 
     Raises:
-        ValueError: nothing is recorded of a name, or the pictures are others.
+        ValueError: if nothing is recorded of a name, or the pictures differ.
     """
     chosen = list(record.trials) if names is None else list(names)
     if not record.trials:
@@ -169,7 +169,7 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
         if digest_of(benchmark.source.identities) != trial.pictures:
             raise ValueError(
                 f"{name} was measured on {trial.images} pictures, and not on those of {data}, whose names are others: "
-                f"give the data of {subject.name} that its weights were measured on (docs/results.md tells where those "
+                f"give the data of {subject.name} that its weights were measured on (docs/results.md says where those "
                 "of weights that ship come from)"
             )
         benchmarks.append(benchmark)
@@ -177,13 +177,13 @@ def benchmarks_of(record: Record, data: str, subject: Subject, names: Sequence[s
 
 
 def options_of(benchmark: str, chosen: dict) -> dict:
-    """What a benchmark takes of options as JSON has made them."""
+    """The options that a benchmark has, converted from JSON."""
     known = {name: value for name, value in chosen.items() if name in BENCHMARKS[benchmark].takes()}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
 
 
 def answers_alike(recorded: Results, found: Results, benchmark: str) -> tuple[int, int]:
-    """How many pictures were recognised, or not, as it is recorded, in all conditions together; and of how many."""
+    """The number of pictures, over all conditions, whose correctness is as recorded; and the number of all."""
     pairs = [
         (recorded.outcomes[benchmark][condition].columns["right"], outcome.columns["right"])
         for condition, outcome in found.outcomes[benchmark].items()
@@ -192,18 +192,18 @@ def answers_alike(recorded: Results, found: Results, benchmark: str) -> tuple[in
 
 
 class Check(NamedTuple):
-    """A number that is claimed, and the one that was found."""
+    """A claimed number, and the one that was measured."""
 
     benchmark: str
     claimed: Measured
     found: float
-    slack: float  # of the interval
+    slack: float  # tolerance of the interval
 
     def __str__(self) -> str:
         severity = "" if self.claimed.severity is None else f" {self.claimed.severity}"
-        said = f"{self.benchmark}, {self.claimed.condition}{severity}, {self.claimed.metric}"
+        title = f"{self.benchmark}, {self.claimed.condition}{severity}, {self.claimed.metric}"
         claimed = f"{self.claimed.value:.2f} ({self.claimed.low:.2f} to {self.claimed.high:.2f})"
-        return f"{said}: found {self.found:.2f}, claimed {claimed}"
+        return f"{title}: found {self.found:.2f}, claimed {claimed}"
 
     @property
     def difference(self) -> float:
@@ -211,21 +211,21 @@ class Check(NamedTuple):
 
     @property
     def judged(self) -> bool:
-        """Whether the claim has an interval to be within."""
+        """Whether the claim has an interval."""
         return self.claimed.low is not None and self.claimed.high is not None
 
     @property
     def met(self) -> bool:
-        """Whether it is within the claim's interval; a number without one is shown, not judged."""
+        """Whether the measured number is in the interval of the claim; true if there is none."""
         low, high = self.claimed.low, self.claimed.high
         return low is None or high is None or low - self.slack <= self.found <= high + self.slack
 
 
 def check(record: Record, results: Results, benchmarks: Iterable[str]) -> list[Check]:
-    """Every claim of these benchmarks beside what came out.
+    """Compares all claims of these benchmarks with the results.
 
-    Where all pictures were right, or none, the interval has no width; then one picture may be otherwise, since another
-    machine rounds otherwise.
+    If all pictures were correct, or none, the interval has no width. Then one picture may differ, since another machine
+    may round differently.
     """
     checks = []
     for benchmark in benchmarks:
@@ -233,7 +233,7 @@ def check(record: Record, results: Results, benchmarks: Iterable[str]) -> list[C
         for claimed in trial.rows:
             found = results.value(benchmark, claimed.metric, claimed.condition, claimed.severity)
             if found is None:
-                raise ValueError(f"{benchmark}, {claimed.condition}: no {claimed.metric} came out")
+                raise ValueError(f"{benchmark}, {claimed.condition}: no {claimed.metric} was measured")
             counted = claimed.metric in ("accuracy", "consistency") and claimed.low == claimed.high
             checks.append(Check(benchmark, claimed, found.value, 100 / trial.images + 1e-6 if counted else 1e-6))
     return checks
@@ -249,6 +249,6 @@ def _plain(record: Record) -> dict:
 
 
 def _trial_text(trial: dict) -> str:
-    """One number a line, so that two records can be compared by lines."""
+    """A trial as JSON with one number in each line, so that records can be compared line by line."""
     head = json.dumps({key: value for key, value in trial.items() if key != "rows"})[:-1]
     return head + ', "rows": [\n' + ",\n".join("    " + json.dumps(row) for row in trial["rows"]) + "]}"

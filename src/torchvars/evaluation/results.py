@@ -1,4 +1,4 @@
-"""Numbers, and all that they need to be believed: rows, and the file that keeps them."""
+"""Results: rows, outcomes, and their file."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,19 +14,19 @@ from .labels import LabelSpace
 from .task import Figure, Metric
 from .version1 import upgraded
 
-VERSION = 2  # of the file
+VERSION = 2  # version of the file format
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number and all that it needs to be believed."""
+    """One number with its interval, condition and protocol."""
 
     model: str
     benchmark: str
     condition: Condition
     metric: str
     value: float
-    low: float | None  # ends of the 95 % interval, where there is one
+    low: float | None  # ends of the 95 % interval, if there is one
     high: float | None
     images: int
     protocol: str
@@ -50,14 +50,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of the pictures in one condition, in their order.
+    """The outcome of one condition, with the values of all pictures in their order.
 
-    A picture that could not be read is in it, with the worst value or NaN.
+    An unreadable picture is included, with the worst value or NaN.
 
     Attributes:
-        columns: what is kept of each picture: (N,) each.
-        figures: by metric.
-        unread: how many could not be read.
+        columns: the stored values of each picture, (N,) each.
+        figures: figures by metric.
+        unread: number of unreadable pictures.
     """
 
     columns: dict[str, np.ndarray]
@@ -65,7 +65,7 @@ class Outcome:
     unread: int = 0
 
     def __len__(self) -> int:
-        """Pictures."""
+        """The number of pictures."""
         return len(next(iter(self.columns.values())))
 
     def to_json(self) -> dict:
@@ -82,21 +82,21 @@ class Outcome:
 
 
 def shortfall(outcomes: Sequence[Outcome], column: str) -> np.ndarray:
-    """How much less than 1 each picture has in a column, in the mean over outcomes: (N,). Of `right`, the error."""
+    """1 minus a column, averaged over outcomes: (N,). For the column `right` it is the error."""
     return np.stack([1.0 - outcome.columns[column] for outcome in outcomes], 1).mean(1)
 
 
 def _packed(values: np.ndarray) -> dict | list:
-    """A column as JSON: eight answers of yes or no to a byte."""
+    """A column as JSON. Booleans are packed, eight to a byte."""
     if values.dtype == bool:
         return {"count": len(values), "bits": np.packbits(values).tobytes().hex()}
-    return [None if value != value else value for value in values.tolist()]  # NaN, which JSON does not have
+    return [None if value != value else value for value in values.tolist()]  # NaN is not valid in JSON
 
 
 def _unpacked(values: Mapping | Sequence) -> np.ndarray:
     if isinstance(values, Mapping):
         packed = np.frombuffer(bytes.fromhex(values["bits"]), np.uint8)
-        if len(packed) != -(-values["count"] // 8):  # NumPy would make up the rest
+        if len(packed) != -(-values["count"] // 8):  # NumPy would pad it
             raise ValueError(f"{8 * len(packed)} answers for {values['count']} pictures")
         return np.unpackbits(packed, count=values["count"]).astype(bool)
     column = np.array([np.nan if value is None else value for value in values])
@@ -107,15 +107,17 @@ def _unpacked(values: Mapping | Sequence) -> np.ndarray:
 
 @dataclass
 class Results:
-    """An evaluation of one model: what was asked, what came out for each picture, and the rows made of it.
+    """The results of one model: the settings, the outcome of each picture, and summary rows.
 
     Attributes:
-        model: its name, where it came from, and the hash of its weights.
-        asked: benchmark -> everything that decides its numbers; an evaluation is only gone on with if this is the same.
-        outcomes: benchmark -> condition -> outcome of its pictures.
+        model: the description of the model, such as its name and the hash of its weights.
+        asked: benchmark -> all settings that decide its results. An evaluation is resumed only if they are the same.
+        outcomes: benchmark -> condition -> outcome.
         pictures: benchmark -> identities of its pictures, in the order of the outcomes.
-        unreadable: pictures that could not be read, and why.
-        warnings: what a reader of the numbers should know.
+        rows: the summary rows.
+        unreadable: identities of unreadable pictures -> the error.
+        warnings: warnings for the reader.
+        environment: versions and machine.
     """
 
     model: dict
@@ -128,7 +130,7 @@ class Results:
     environment: dict = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """The whole file, or the one that was there before."""
+        """Writes the file atomically."""
         content = {
             "torchvars_results": VERSION,
             "model": self.model,
@@ -144,14 +146,14 @@ class Results:
                 for condition, outcome in outcomes.items()
             ],
         }
-        # One row a line, so that the file can be read and compared by lines too.
+        # One row in each line, so that files can be compared line by line.
         text = "{\n" + ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in content.items()) + "\n}\n"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda aside: aside.write_text(text))
 
     @classmethod
     def read(cls, path: Path) -> "Results":
-        """Results of this version of the format or an earlier one; a ValueError if the file is none of ours."""
+        """Reads results of this version of the format or an earlier one. Raises a ValueError for other files."""
         if Path(path).is_char_device() or Path(path).is_block_device():
             raise ValueError(f"{path} is a device: expected a file of results")
         try:
@@ -188,7 +190,7 @@ class Results:
         return results
 
     def check(self) -> None:
-        """A ValueError unless its parts are of each other."""
+        """Raises a ValueError unless the parts are consistent."""
         for name in ("model", "asked", "pictures", "unreadable", "environment"):
             if not isinstance(getattr(self, name), dict):
                 raise ValueError(f"{name} is no object, but {getattr(self, name)!r}")
@@ -209,22 +211,22 @@ class Results:
 
     @property
     def label(self) -> str:
-        """The model's name, and how its layers solve where that was changed."""
+        """The name of the model, with changed settings of its solvers."""
         solving = self.model.get("solving", {})
         changes = ", ".join(f"{name} {value}" for name, value in solving.items() if name != "adapt_data")
         return f"{self.model['name']} ({changes})" if changes else self.model["name"]
 
     def metrics(self, benchmark: str) -> dict[str, Metric]:
-        """The metrics of the task of a benchmark; the first is what a model is mostly judged by."""
+        """The metrics of the task of a benchmark; the first is the main one."""
         return {each["name"]: Metric(**each) for each in self.asked[benchmark]["task"]["metrics"]}
 
     def conditions(self, benchmark: str) -> list[Condition]:
-        """Those in which the pictures of a benchmark are shown, whether it came to its end or not."""
+        """The conditions of a benchmark, evaluated or not."""
         return [Condition.from_json(each) for each in self.asked[benchmark]["conditions"]]
 
     def means(self, benchmark: str) -> dict[Condition, list[Condition]]:
-        """Conditions that are means over others -> those others, in the order in which they were evaluated."""
-        if "means" not in self.asked[benchmark]:  # a file written before they were kept
+        """Conditions that are means over several conditions -> these conditions, in the order of evaluation."""
+        if "means" not in self.asked[benchmark]:  # an older file
             return means_of_corruptions(self.conditions(benchmark))
         return {
             Condition.from_json(mean["condition"]): [Condition.from_json(each) for each in mean["over"]]
@@ -232,10 +234,10 @@ class Results:
         }
 
     def label_space(self, benchmark: str) -> LabelSpace | None:
-        """The classes among which the answer was looked for; None if it was not a class.
+        """The label space; None if the task is not classification.
 
-        Files written before it was kept tell whether only those of the pictures counted; if not, the largest number
-        of a class that was named tells how many there were at least.
+        Older files contain only whether it was that of the data set. If not, the largest predicted class gives a lower
+        bound on the number of classes.
         """
         asked = self.asked[benchmark]["task"]
         if "label_space" in asked:
@@ -251,18 +253,18 @@ class Results:
         return LabelSpace(max(classes), None, asked["classes"], None)
 
     def outcome(self, benchmark: str, condition: str) -> Outcome | None:
-        """The outcome of a condition in words, with its severity: "gaussian_noise 3"; None if there is none."""
+        """The outcome of a condition, given in words with its severity: "gaussian_noise 3"; None if there is none."""
         outcomes = self.outcomes.get(benchmark, {})
         return next((each for known, each in outcomes.items() if known.key == condition), None)
 
     def value(self, benchmark: str, metric: str, condition: str = "all", severity: int | None = None) -> Row | None:
-        """The row of a condition in words, or None."""
+        """The row of a condition, given in words; None if there is none."""
         wanted = (benchmark, metric, condition, severity)
         return next((r for r in self.rows if (r.benchmark, r.metric, r.label, r.severity) == wanted), None)
 
 
 def say_kept(output: Path) -> str:
-    """What a file holds of an evaluation that was stopped, in a line."""
+    """A line that says what the file of an interrupted evaluation contains."""
     try:
         results = Results.read(output)
     except (OSError, ValueError):

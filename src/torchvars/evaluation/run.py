@@ -1,4 +1,4 @@
-"""One loop for every model, every task and every benchmark."""
+"""The evaluation loop for all models, tasks and benchmarks."""
 
 import os
 import tempfile
@@ -26,17 +26,17 @@ from .subjects import Subject
 
 
 class Progress(NamedTuple):
-    """How far an evaluation is."""
+    """The progress of an evaluation."""
 
     benchmark: str
     condition: str
-    number: int  # of the condition, from 1
-    count: int  # of all conditions, those that are known already included
-    done: int  # pictures of the condition
-    total: int
-    value: float  # of the first metric, of those done
+    number: int  # number of the condition, from 1
+    count: int  # number of all conditions, including known ones
+    done: int  # pictures done in this condition
+    total: int  # pictures in this condition
+    value: float  # the first metric on the pictures done
     unit: str
-    share: float  # done of all that is left to do when it begins, by what is known of how long it takes
+    share: float  # share of the estimated work that is done
 
 
 Watch = Callable[[Progress], None]
@@ -54,20 +54,20 @@ def evaluate(
     watch: Watch | None = None,
     device: str | None = None,
 ) -> Results:
-    """Tries a model on benchmarks, and keeps what comes out in a file.
+    """Evaluates a model on benchmarks, and writes the results to a file.
 
-    The file is written after each condition. What it holds already, of the same model asked in the same way, is not
-    tried again. On several processes each takes every n-th batch; the batches, and so the numbers, are those of one.
+    The file is written after each condition. Conditions that it contains already, for the same model and settings, are
+    not evaluated again. With n processes each takes every n-th batch; the batches, and so the results, do not change.
 
     Args:
-        solving: how VARS layers solve, where that was changed; goes into the file.
-        partial_ok: whether to sum up although something is missing.
+        solving: changed settings of the solvers of VARS layers, which are written to the file.
+        partial_ok: whether to report means if a part of the data is missing.
         watch: called with the progress.
-        device: such as "cpu" or "cuda:1"; else the accelerator if there is one.
+        device: such as "cpu" or "cuda:1"; by default the accelerator if there is one.
 
     Raises:
-        ValueError: the file is of another model or of other settings, or another evaluation is writing it; something
-            is missing; there is no such device; the task cannot be put to the model.
+        ValueError: if the file is of another model or other settings, or another evaluation is writing it; if data is
+            missing; if there is no such device; if the task is not possible for the model.
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -82,7 +82,7 @@ def evaluate(
 
 
 class Evaluation:
-    """A model, the file of its results, and how pictures are read."""
+    """The evaluation of a model: its results file, and the settings for reading pictures."""
 
     def __init__(self, subject: Subject, output: Path, solving: dict, processes: Processes, batch: int, workers: int):
         self.output, self.processes, self.batch, self.workers = output, processes, batch, workers
@@ -92,7 +92,7 @@ class Evaluation:
         self.memory = Memory()
 
     def run(self, benchmarks: Sequence[Benchmark], watch: Watch | None) -> Results:
-        """Tries what is not known, and sums up."""
+        """Evaluates all conditions that are not known, and summarises them."""
         judges = []
         for benchmark in benchmarks:
             judge = benchmark.task.prepare(self.subject, benchmark.source, self.processes.device)
@@ -120,7 +120,7 @@ class Evaluation:
         return self.results
 
     def tried(self, benchmark: Benchmark, judge: Any, showing: Showing, tally: "Tally") -> Outcome:
-        """What comes of the pictures in one condition."""
+        """The outcome of one condition."""
         task = benchmark.task
         try:
             scores = self.ask(
@@ -148,7 +148,7 @@ class Evaluation:
         shown: type[Shown] = Shown,
         **how: Any,
     ) -> Scores:
-        """Asks of each picture once, by all processes; without `blank` also of what stands for broken ones."""
+        """Evaluates a function on each picture, by all processes. Without `blank` also on unreadable pictures."""
         reading = {"batch": self.batch, "workers": self.workers, "memory": self.memory}
         return score(source, shown(self.subject.size), question, blank, self.processes, **reading, **how)
 
@@ -158,12 +158,12 @@ class Evaluation:
 
 
 def is_reference(showing: Showing, known: Mapping[Condition, Outcome]) -> bool:
-    """Whether others of a benchmark are compared with it: the pictures as they are."""
+    """Whether a condition is the known clean condition, with which others of a benchmark are compared."""
     return showing.change is None and showing.condition.name == "clean" and showing.condition in known
 
 
 class Tally:
-    """Which conditions there are, and how much of the work is done."""
+    """The conditions of an evaluation, and how much of the work is done."""
 
     def __init__(self, benchmarks: Sequence[Benchmark], results: Results, watch: Watch | None):
         self.watch = watch
@@ -177,7 +177,7 @@ class Tally:
         self.done = 0.0
 
     def skip(self, benchmark: Benchmark, showing: Showing) -> None:
-        """What is known needs no work."""
+        """Removes a condition that is known already from the work."""
         self.work.pop((benchmark.name, showing.condition), None)
 
     def report(
@@ -192,17 +192,17 @@ class Tally:
         first, column = (known or found)[0]
         value = first.scale * float(columns[column].double().nanmean())
         where = benchmark.name, showing.condition.key, self.numbers[place], len(self.numbers)
-        assert self.watch is not None  # or nobody reports
+        assert self.watch is not None  # else this is not called
         self.watch(Progress(*where, done, total, value, first.unit, share))
 
 
 def work_of(showing: Showing) -> float:
-    """About how long a condition takes, in passes of its pictures through the model."""
+    """The approximate cost of a condition, in forward passes of the model."""
     return len(showing.source) * (1 + (0 if showing.change is None else showing.change.passes))
 
 
 def known_elsewhere(results: Results, benchmark: str, condition: Condition) -> dict[Condition, Outcome]:
-    """The outcome on the same pictures as they are, if another benchmark that asks the same has it."""
+    """The clean outcome on the same pictures, if another benchmark with the same task has it."""
     wanted = results.asked[benchmark]
     for name, outcomes in results.outcomes.items():
         asked = results.asked[name]
@@ -215,7 +215,7 @@ def known_elsewhere(results: Results, benchmark: str, condition: Condition) -> d
 
 
 def rows_of(model: str, benchmark: Benchmark, judge: Any, results: Results) -> list[Row]:
-    """All rows of a benchmark, its subsets included."""
+    """All rows of a benchmark, including its subsets."""
     outcomes, task = results.outcomes[benchmark.name], benchmark.task
     protocol = results.asked[benchmark.name]["protocol"] + task.remark(judge)
     if absent := benchmark.not_asked + benchmark.missing:
@@ -226,7 +226,7 @@ def rows_of(model: str, benchmark: Benchmark, judge: Any, results: Results) -> l
     ]
     first, subsets = task.metrics[0], task.subsets(benchmark.source)
     for group, conditions in benchmark.parts().items() if subsets else ():
-        assert first.column is not None  # it is a mean over pictures
+        assert first.column is not None  # the first metric is a mean over pictures
         means = np.stack([outcomes[each].columns[first.column] for each in conditions], 1).mean(1)
         for name, inside in subsets.items():
             if len(mine := means[inside & ~np.isnan(means)]):
@@ -235,11 +235,11 @@ def rows_of(model: str, benchmark: Benchmark, judge: Any, results: Results) -> l
     return rows
 
 
-# Before anything is tried
+# Checks before the evaluation
 
 
 def open_results(output: Path, model: dict) -> Results:
-    """The results of a file that is gone on with, or new ones."""
+    """The results of a file to resume, or new ones."""
     if output.is_dir():
         raise IsADirectoryError(f"{output} is a folder: give --output a file in it")
     if output.exists() and not output.is_file():
@@ -263,8 +263,8 @@ def open_results(output: Path, model: dict) -> Results:
 
 
 def check_writable(output: Path) -> None:
-    """An OSError if the file could not be written, before anything is tried."""
-    # A file without a bit for writing is not to be replaced, also not by those to whom no bit matters.
+    """Raises an OSError if the file cannot be written."""
+    # A read-only file must not be replaced, even by a user who could write it.
     if output.exists() and not (os.access(output, os.W_OK) and output.stat().st_mode & 0o222):
         raise PermissionError(f"{output} is read-only: make it writable (chmod u+w), or give --output another file")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +273,7 @@ def check_writable(output: Path) -> None:
 
 
 def register(results: Results, benchmark: Benchmark, judge: Any) -> None:
-    """Notes what is asked, or checks that it is what was asked before."""
+    """Stores the settings of a benchmark in the results, or checks that they are the stored ones."""
     source, task = benchmark.source, benchmark.task
     facts = {"name": task.name, "metrics": [asdict(metric) for metric in task.metrics], **task.describe(judge)}
     asked = {
@@ -284,7 +284,7 @@ def register(results: Results, benchmark: Benchmark, judge: Any) -> None:
         "change": benchmark.change,
     }
     if (before := results.asked.get(benchmark.name)) is not None:
-        # Of the task, files say what was known of it when they were written.
+        # Older files have fewer settings of the task.
         known = {name: before.get(name) for name in asked} | without_metrics(before["task"])
         now = asked | {name: facts.get(name) for name in without_metrics(before["task"])}
         if changes := [f"{name} {known[name]!r}, now {now[name]!r}" for name in now if known[name] != now[name]]:
@@ -308,7 +308,7 @@ def register(results: Results, benchmark: Benchmark, judge: Any) -> None:
 
 
 def without_metrics(task: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the answers to a task: not what is made of them."""
+    """The settings that decide the outcomes of a task, without its metrics."""
     return {name: fact for name, fact in task.items() if name != "metrics"}
 
 
@@ -316,7 +316,7 @@ def check_missing(benchmark: Benchmark, partial_ok: bool) -> None:
     if benchmark.missing and not partial_ok:
         raise ValueError(
             f"{benchmark.name} is not complete: there is no {listed(benchmark.missing, 100)}. Sums over the rest mean "
-            "something else; --partial makes them all the same, and says so in each row and what is missing in the file"
+            "something else; --partial computes them anyway, and marks each row and lists what is missing in the file"
         )
 
 

@@ -1,4 +1,4 @@
-"""The model that is evaluated, whoever made it."""
+"""The model that is evaluated."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -19,19 +19,19 @@ from ..sparse.problem import check_strength
 
 @dataclass(frozen=True)
 class Subject:
-    """A classifier and what has to be known of it."""
+    """A classifier and its description."""
 
     name: str
     classifier: Classifier  # pixels in [0, 1] -> logits
-    size: int  # side of the pictures it takes
-    classes: tuple[str, ...] | None  # what its logits stand for; None if that is not known
-    sha256: str  # of its weights
+    size: int  # side of the images that it takes
+    classes: tuple[str, ...] | None  # names of the classes of its logits; None if they are unknown
+    sha256: str  # hash of its weights
     architecture: str | None = None  # "rvt_tiny_vars_d", "timm:resnet50"
-    layers: dict[str, dict] = field(default_factory=dict)  # strength and solver of its VARS layers, as it came
-    conversion: dict | None = None  # which layers were converted, and to what
+    layers: dict[str, dict] = field(default_factory=dict)  # original strength and solver of its VARS layers
+    conversion: dict | None = None  # which layers were converted, and how
 
     def describe(self) -> dict:
-        """What tells it apart from other models."""
+        """The description that identifies the model, for results files."""
         parameters = sum(parameter.numel() for parameter in self.classifier.parameters())
         known = {"architecture": self.architecture, "layers": self.layers, "conversion": self.conversion}
         return {
@@ -44,28 +44,28 @@ class Subject:
 
 
 def open_subject(word: str, size: int | None = None) -> Subject:
-    """The model that a word stands for.
+    """Opens a model.
 
     Args:
-        word: as for `open_classifier`.
-        size: side of the pictures; else the model's own.
+        word: a name or path, as for `open_classifier`.
+        size: side of the images; by default that of the model.
 
     Raises:
-        ValueError: the model does not take pictures of that size.
+        ValueError: if the model does not take images of this size.
     """
     return subject_of(*open_classifier(word), size)
 
 
 def subject_of(name: str, classifier: Classifier, size: int | None = None) -> Subject:
-    """A classifier that is at hand, whatever model is in it, ready to be evaluated.
+    """Makes a `Subject` of a classifier.
 
     Args:
-        name: by which results and tables call it.
-        classifier: its `classes` say what the logits stand for; a model of 1000 is taken to know those of ImageNet.
-        size: side of the pictures; else the model's own, or 224 if it does not say.
+        name: the name in results and tables.
+        classifier: its `classes` are those of its logits; without them 1000 classes are taken to be those of ImageNet.
+        size: side of the images; by default that of the model, or 224 if it is unknown.
 
     Raises:
-        ValueError: the model does not take pictures of that size.
+        ValueError: if the model does not take images of this size.
     """
     others = {each.dtype for each in classifier.parameters() if each.is_floating_point()} - {torch.float32}
     if others:
@@ -90,7 +90,7 @@ def subject_of(name: str, classifier: Classifier, size: int | None = None) -> Su
 
 @torch.no_grad()
 def check_size(name: str, classifier: Classifier, size: int) -> None:
-    """A ValueError unless a model takes pictures of that size."""
+    """Raises a ValueError unless a model takes images of this size."""
     if size < 1:
         raise ValueError(f"the side of the pictures (--img-size) must be at least 1, got {size}")
     try:
@@ -105,10 +105,10 @@ def check_size(name: str, classifier: Classifier, size: int) -> None:
 def set_solving(
     subject: Subject, *, steps: int | None = None, strength: float | None = None, solver: str | None = None
 ) -> None:
-    """Changes how every VARS layer solves its problem, on a model that is trained already.
+    """Changes the solver settings of all VARS layers of a trained model.
 
     Raises:
-        ValueError: no layer solves any, or a value is none they take; no layer is changed then.
+        ValueError: if there is no VARS layer, or a value is invalid. Then no layer is changed.
     """
     layers = [layer for layer in subject.classifier.modules() if isinstance(layer, Reconstruction)]
     if not layers:
@@ -119,7 +119,7 @@ def set_solving(
         check_strength(strength)
     for layer in layers:
         if steps is not None:
-            layer.solver.steps = steps  # refuses on the first layer or on none
+            layer.solver.steps = steps  # an invalid value raises an error at the first layer
         if solver is not None:
             layer.solver = solver_from({"name": solver, "steps": layer.solver.steps, "start": layer.solver.start})
         if strength is not None:
@@ -127,7 +127,7 @@ def set_solving(
 
 
 def digest_weights(model: nn.Module) -> str:
-    """A hash of all weights and statistics by name, whatever file they came from."""
+    """A hash of all parameters and buffers with their names, independent of the file."""
     digest = hashlib.sha256()
     for name, tensor in sorted({**model.state_dict(), **dict(model.named_buffers())}.items()):
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""What is asked of a model on pictures, and what is made of the answers."""
+"""The base class of tasks: what a model does with pictures, and its metrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from .subjects import Subject
 
 
 class Figure(NamedTuple):
-    """A value, the ends of its 95 % interval over pictures where it has one, and of how many pictures it is."""
+    """A value, the ends of its 95 % interval over pictures if it has one, and the number of pictures."""
 
     value: float
     low: float | None
@@ -27,18 +27,18 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of every condition.
+    """A metric, which has a value in every condition.
 
     Attributes:
-        name: "accuracy".
+        name: such as "accuracy".
         better: the direction of improvement.
-        column: of which it is the mean over pictures; None if it is made of the columns in another way.
-        scale: what that mean is multiplied by: 100 for percent.
-        unit: what is printed behind the value.
-        test: name of the paired test of a difference, in `metrics.TESTS`; None for none.
+        column: the column whose mean over pictures it is; None if it is computed in another way.
+        scale: the factor of that mean: 100 for percent.
+        unit: the unit, printed after the value.
+        test: the paired test of a difference, a key of `metrics.TESTS`; None for no test.
         summed: whether means over severities and corruptions are reported.
-        listed: whether tables of `torchvars compare` show it; "clean" for only where all pictures are as they are.
-        digits: how many are printed behind the point.
+        listed: whether tables of `torchvars compare` show it; "clean": only for benchmarks of clean pictures.
+        digits: number of digits after the decimal point.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Metric:
 
 
 class Task(ABC):
-    """A question. The loop, resumption, several processes, rows and comparison are the same for all.
+    """A task. The loop, resuming, several processes, rows and comparison are the same for all tasks.
 
     Attributes:
-        name: by which files call it.
-        metrics: the first is what a model is mostly judged by.
-        columns: what is found of each picture -> its value for one that cannot be read: the worst, or NaN to leave it
-            out.
-        placed: whether the targets have a place in the picture, so that nothing may move in it.
+        name: the name in files.
+        metrics: the metrics; the first is the main one.
+        columns: the names of the values of each picture -> their value for an unreadable picture: the worst value, or
+            NaN to leave it out.
+        placed: whether targets are positions in the picture, so that changes that move its content are not allowed.
     """
 
     name: str
@@ -70,44 +70,44 @@ class Task(ABC):
 
     @abstractmethod
     def prepare(self, subject: Subject, source: Source, device: torch.device) -> Any:
-        """The judge: whatever `score` needs of a model, whose classifier is on the device, and of a source.
+        """The judge: an object with all that `score` needs of a model, which is on the device, and of a source.
 
         Raises:
-            ValueError: the question cannot be put to this model, or about these pictures.
+            ValueError: if the task is not possible for this model or these pictures.
         """
 
     def within(self, judge: Any, condition: Condition) -> Any:
-        """The judge that `score` is given in a condition; the same in all, unless that is what they differ by."""
+        """The judge for a condition. By default it is the same in all conditions."""
         return judge
 
     @abstractmethod
     def score(self, judge: Any, asked: Asked) -> Mapping[str, Tensor]:
-        """The columns (B,) of a batch, on the CPU. What is found of a picture does not depend on its batch."""
+        """The columns (B,) of a batch, on the CPU. The values of a picture must not depend on its batch."""
 
     def describe(self, judge: Any) -> dict:
-        """What decides the numbers beside the pictures and what is done to them, as JSON."""
+        """The settings that decide the values, other than the pictures and their changes, as JSON."""
         return {}
 
     def protocol(self, judge: Any) -> str:
-        """What is added to the protocol of a benchmark; it begins with a semicolon, or is empty."""
+        """A text to append to the protocol of a benchmark; it begins with a semicolon, or is empty."""
         return ""
 
     def remark(self, judge: Any) -> str:
-        """What every row says behind its protocol: of `describe`, what a reader of one number has to know."""
+        """A text to append to the protocol of every row: what a reader of a single number has to know of `describe`."""
         return ""
 
     def keep(self, condition: Condition, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The columns that a file keeps of a condition."""
+        """The columns of a condition that are stored in the file."""
         return dict(columns)
 
     def figures(
         self, columns: Mapping[str, np.ndarray], clean: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, Figure]:
-        """Each metric of a condition, by its name; those are left out that have no pictures.
+        """The metrics of a condition, by name, without those that have no pictures.
 
         Args:
             columns: (N,) each.
-            clean: those that were kept of the same pictures as they are, if there are any.
+            clean: the stored columns of the same pictures in the clean condition, if any.
         """
         found = {}
         for metric in self.metrics:
@@ -119,5 +119,5 @@ class Task(ABC):
         return found
 
     def subsets(self, source: Source) -> dict[str, np.ndarray]:
-        """Names of parts of the pictures of which the first metric is also reported -> (N,) which they are."""
+        """Names of subsets for which the first metric is also reported -> (N,) booleans."""
         return {}

@@ -1,4 +1,4 @@
-"""Results files of version 1, in which a condition was its words: the only place where words are read as facts."""
+"""Reading results files of version 1, in which conditions are text. No other module parses them from text."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -13,11 +13,11 @@ CORRUPTED = {
     for name in CORRUPTIONS
     for severity in range(1, 6)
 }
-OF_THE_READABLE = ("loss", "calibration error")  # the metrics that pictures do not have which cannot be read
+OF_THE_READABLE = ("loss", "calibration error")  # metrics over readable pictures only
 
 
 def upgraded(content: Mapping) -> dict:
-    """The content of a file of version 1 as one of version 2 says it."""
+    """The content of a file of version 1, converted to version 2."""
     conditions = {name: conditions_of(name, asked) for name, asked in content["asked"].items()}
     return {
         **content,
@@ -33,7 +33,7 @@ def upgraded(content: Mapping) -> dict:
 
 
 def conditions_of(benchmark: str, asked: Mapping) -> dict[str, Condition]:
-    """The conditions of a benchmark by their words."""
+    """The conditions of a benchmark by their text."""
     rule, _, source = benchmark.partition(" of ")
     found = {}
     for key in asked["conditions"]:
@@ -69,13 +69,13 @@ def _row(row: Mapping, conditions: Mapping[str, Condition]) -> dict:
 
 
 def _class(words: str, conditions: Mapping[str, Condition]) -> Condition:
-    """The pictures of a class: in the one condition there is, in one of several, or in the mean of the corruptions."""
+    """The condition of a class: of the only condition, of one of several, or of the mean of the corruptions."""
     within = {"": next(iter(conditions.values())), ", mean of the corruptions": ALL_CORRUPTIONS}
     within |= {f", {key}": condition for key, condition in conditions.items()}
-    said = max((each for each in within if words.endswith(each)), key=len)
-    condition = within[said]
+    suffix = max((each for each in within if words.endswith(each)), key=len)
+    condition = within[suffix]
     return Condition(
-        condition.family, condition.name, condition.severity, condition.parameters, words.removesuffix(said)
+        condition.family, condition.name, condition.severity, condition.parameters, words.removesuffix(suffix)
     )
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of an evaluation while it goes on."""
+"""The progress bar of an evaluation."""
 
 import sys
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from .run import Progress, Watch
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """A bar in a terminal; elsewhere one line for each condition that is done. Of several processes, by the first."""
+    """Shows a progress bar in a terminal, else prints a line for each finished condition; only in the first process."""
     if not is_first():
         yield lambda *_: None
         return
@@ -29,7 +29,7 @@ def watching() -> Iterator[Watch]:
         yield line
         return
     columns = [TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn()]
-    # The bar and the time are of the whole evaluation, whose conditions take differently long.
+    # The bar and the remaining time are those of the whole evaluation.
     with Bar(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
         task = bar.add_task("", total=1.0, now="")
 

@@ -1,1 +1,1 @@
-"""Plots of what was measured. They need matplotlib: pip install "torchvars[figures]"."""
+"""Figures of results. They need matplotlib: pip install "torchvars[figures]"."""

@@ -1,4 +1,4 @@
-"""Curves from results files: accuracy by step and strength, IoU by threshold, and how stable and sharp maps are."""
+"""Plots of results files: accuracy by step and strength, IoU by threshold, stability and concentration of maps."""
 
 from collections.abc import Callable, Sequence
 from itertools import cycle
@@ -14,14 +14,14 @@ from ..evaluation.tasks.segmentation import CENTRED_GAUSSIAN, condition_of
 from .speed import COLOURS, MARKERS
 
 GAUSSIAN = condition_of("vars", CENTRED_GAUSSIAN)
-Points = Sequence[tuple[float, float, float, float]]  # abscissa, value, and the ends of its interval
+Points = Sequence[tuple[float, float, float, float]]  # x, value, and the ends of its interval
 
 
 def draw_ablation(results: Sequence[Results], path: Path) -> bool:
-    """Accuracy against the number of steps and the strength of trained VARS models, where these were changed.
+    """Writes plots of the accuracy of trained VARS models against the number of steps and the strength.
 
-    Of each model there has to be a file of results for two values at least; what it was trained with is one of them, if
-    a file is there in which nothing was changed. False if there is no such model.
+    Each model needs results files for at least two values; a file without changes is that of the trained value. Returns
+    False if there is no such model.
     """
     panels = []
     for option, label in (("steps", "recurrent steps"), ("strength", "strength")):
@@ -39,7 +39,7 @@ def draw_ablation(results: Sequence[Results], path: Path) -> bool:
 
 
 def _value(result: Results, option: str) -> float | None:
-    """What a model solved with; None if something else was changed, or its layers differ."""
+    """The value of a solver option of a model; None if other options were changed, or the layers differ."""
     changed = result.model.get("solving", {})
     if set(changed) - {option}:
         return None
@@ -51,7 +51,7 @@ def _value(result: Results, option: str) -> float | None:
 
 
 def draw_thresholds(results: Sequence[Results], path: Path) -> bool:
-    """IoU of the foreground against the threshold, a line for each model. False if none was measured."""
+    """Writes a plot of the IoU of the foreground against the threshold, a line a model. False without results."""
     lines, gaussians = [], []
     for result in results:
         rows = [row for row in result.rows if row.metric == "IoU by threshold"]
@@ -61,12 +61,12 @@ def draw_thresholds(results: Sequence[Results], path: Path) -> bool:
         )
         lines += [(_label(result), own)] if own else []
         gaussians += [(CENTRED_GAUSSIAN, gaussian)] if gaussian else []
-    lines += gaussians[:1]  # which is the same for all models
+    lines += gaussians[:1]  # the same for all models
     return _draw([("threshold", "IoU of the foreground (%)", lines)] if lines else [], path)
 
 
 def draw_stability(results: Sequence[Results], path: Path) -> bool:
-    """The correlation of maps with clean ones, by severity and by corruption. False if none was measured."""
+    """Writes plots of the correlation of maps with clean ones, by severity and corruption. False without results."""
     by_severity, by_corruption = [], []
     for result in results:
         outcomes = result.outcomes.get("map_stability", {})
@@ -95,7 +95,7 @@ def _mean(outcomes: dict, conditions: Sequence[Condition]) -> tuple[float, float
 
 
 def draw_sharpening(results: Sequence[Results], path: Path) -> bool:
-    """How concentrated maps are after each recurrent step. False if no recurrent model was measured."""
+    """Writes plots of the concentration of maps after each recurrent step. False without results of such models."""
     panels = []
     for metric, label in (
         ("entropy", "entropy / that of a uniform map"),
@@ -112,7 +112,7 @@ def draw_sharpening(results: Sequence[Results], path: Path) -> bool:
 
 
 def _label(result: Results) -> str:
-    """The model, and the kind of its maps."""
+    """The model and the kind of its maps."""
     kinds = [asked["task"]["kind"] for asked in result.asked.values() if "kind" in asked["task"]]
     return f"{result.label}, {kinds[0]}" if kinds else result.label
 
@@ -126,8 +126,8 @@ def _draw(
     path: Path,
     ticks: Sequence[Sequence[str] | None] | None = None,
 ) -> bool:
-    """Panels side by side: the label of both axes, and lines by their names, the same in all."""
-    from matplotlib.figure import Figure  # an extra; and no pyplot, which would want a display
+    """Draws panels side by side, each with the labels of its axes and named lines, which share one legend."""
+    from matplotlib.figure import Figure  # an optional dependency; pyplot would need a display
 
     if not panels:
         return False
@@ -141,7 +141,7 @@ def _draw(
             colour, marker = styles[name]
             x, values, low, high = np.array(points, float).T
             names_here = None if ticks is None else ticks[number]
-            if names_here is not None:  # no numbers, so that nothing is between two of them
+            if names_here is not None:  # categories: points are not connected
                 error = [values - low, high - values]
                 axis.errorbar(x, values, error, color=colour, fmt=marker, markersize=4, linewidth=0.8, label=name)
                 axis.set_xticks(range(len(names_here)), names_here, rotation=45, ha="right", fontsize=7)
@@ -172,4 +172,4 @@ CURVES: dict[str, Draw] = {
     "stability": draw_stability,
     "sharpening": draw_sharpening,
 }
-"""Figures of results files by name."""
+"""Plots of results files by name."""

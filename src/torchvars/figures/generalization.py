@@ -1,4 +1,4 @@
-"""Accuracy on domains that were left out of training."""
+"""Plots of the accuracy on domains that were left out of training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,10 +8,10 @@ from .speed import COLOURS, MARKERS
 
 
 def draw_domains(results: Sequence[Generalization], path: Path) -> bool:
-    """Accuracy by target domain and model: chosen weights filled, linear probes hollow. False if there are none.
+    """Writes a plot of the accuracy by target domain and model. Returns False if there is nothing to plot.
 
-    Bars: the standard deviation over seeds, or the 95 % interval over pictures where there is one seed. Small dots are
-    the seeds.
+    Filled markers are the selected weights, hollow ones linear probes. Error bars are the standard deviation over
+    seeds, or the 95 % interval over pictures for one seed. Small dots are the seeds.
     """
     from matplotlib.figure import Figure
 
@@ -55,7 +55,7 @@ def draw_domains(results: Sequence[Generalization], path: Path) -> bool:
 
 
 def bars(spread: Spread) -> list[list[float]] | None:
-    """Lengths of an error bar downwards and upwards."""
+    """The lengths of an error bar, downwards and upwards."""
     if spread.deviation is not None:
         return [[spread.deviation], [spread.deviation]]
     if spread.low is None or spread.high is None:

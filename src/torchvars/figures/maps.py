@@ -1,4 +1,4 @@
-"""What models look at: maps beside the picture, under corruptions, by recurrent step, by layer, by head; and atoms."""
+"""Figures of attention maps, by model, corruption, recurrent step, layer and head; and of atoms."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,18 +23,18 @@ from ..sparse import Convolution, Dense, Joint, Operator
 CORRUPTIONS = ("gaussian_noise", "defocus_blur", "jpeg_compression", "fog")
 """One of each group: noise, blur, digital, weather."""
 MAPS, SIGNED = "inferno", "RdBu_r"
-CELL = 1.05  # inches: five columns and the picture are as wide as a page of two columns
+CELL = 1.05  # inches; five columns and the picture fit the width of a two-column page
 FONT = 7
-BRIGHTEST = 99.5  # percentile that has the last colour
+BRIGHTEST = 99.5  # percentile of the last colour
 
 
 @dataclass(frozen=True)
-class Asking:
-    """Which maps are drawn, as `find_maps` takes it.
+class MapRequest:
+    """The maps to draw, by the arguments of `find_maps`.
 
     Attributes:
-        query: "mean", "class", or (row, column) of a place in the picture, both from 0 to 1.
-        target: the class of a gradient map: a number, or its name.
+        query: "mean", "class", or (row, column) of a point in the picture, both from 0 to 1.
+        target: the class of a gradient map: its index or its name.
     """
 
     kind: str = "implicit"
@@ -45,7 +45,7 @@ class Asking:
     target: int | str | None = None
 
     def of(self, subject: Subject) -> dict[str, Any]:
-        """The arguments for a model."""
+        """The arguments of `find_maps` for a model."""
         query, target = self.query, self.target
         if not isinstance(query, str):
             query = tuple(min(int(place * subject.size), subject.size - 1) for place in query)
@@ -54,7 +54,7 @@ class Asking:
         return {**vars(self), "query": query, "target": target}
 
     def find(self, subject: Subject, pixels: Sequence[Tensor], **changed: Any) -> list[np.ndarray]:
-        """A map (h, w) of each of some pictures; several of each if they are of all heads."""
+        """The map (h, w) of each picture; (heads, h, w) if all heads are requested."""
         seen = observed(subject, torch.stack(list(pixels)))
         try:
             maps = find_maps(seen, **{**self.of(subject), **changed})
@@ -64,7 +64,7 @@ class Asking:
 
 
 def observed(subject: Subject, pixels: Tensor) -> Observation:
-    """The attentions of a model as they ran on pixels (B, 3, H, W); a ValueError that names it if there are none."""
+    """The observation of a model on pixels (B, 3, H, W). A ValueError begins with the name of the model."""
     try:
         return observe(subject.classifier, pixels.to(next(subject.classifier.parameters()).device))
     except ValueError as error:
@@ -72,7 +72,7 @@ def observed(subject: Subject, pixels: Tensor) -> Observation:
 
 
 def class_number(subject: Subject, name: str) -> int:
-    """The class of a model by its name, as folders are named or in English."""
+    """The index of a class of a model by its name, as folders are named or in English."""
     known = class_names(subject.classifier) or ()
     for number, each in enumerate(known):
         if name in (each, readable_name(each)):
@@ -83,14 +83,14 @@ def class_number(subject: Subject, name: str) -> int:
 
 @dataclass
 class Sheet:
-    """Maps in rows and columns, with a picture in front of each row.
+    """Maps in rows and columns, with a picture at the beginning of each row.
 
     Attributes:
-        maps: by row and column, (h, w) each; None where there is none.
+        maps: by row and column, (h, w) each; None for an empty cell.
         pictures: (H, W, 3), one for each row.
-        scale: what has one scale of colours: each "row", each "column", or "all" of the sheet.
-        marked: a place in the pictures, (row, column) from 0 to 1, that was asked about.
-        legend: what a colour stands for.
+        scale: the maps that share a colour scale: each "row", each "column", or "all".
+        marked: the query, (row, column) from 0 to 1, which is marked in the pictures.
+        legend: the meaning of the colours.
     """
 
     rows: Sequence[str]
@@ -102,7 +102,7 @@ class Sheet:
     legend: str = ""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that is drawn, by names."""
+        """All pictures and maps, by name."""
         titles = ["/".join(name for name in ("picture", row) if name) for row in self.rows]
         found = dict(zip(titles, self.pictures, strict=True))
         for row, several in zip(self.rows, self.maps, strict=True):
@@ -112,79 +112,79 @@ class Sheet:
         return found
 
 
-def compare(subjects: Sequence[Subject], image: Image.Image, asking: Asking) -> Sheet:
-    """A picture beside the maps of models, one in each column."""
-    maps = [asking.find(each, [centre_pixels(image, each.size)])[0] for each in subjects]
-    return _sheet(subjects, [""], [each.name for each in subjects], [maps], [shown(subjects, image)], "column", asking)
+def compare(subjects: Sequence[Subject], image: Image.Image, request: MapRequest) -> Sheet:
+    """The maps of one picture, one model in each column."""
+    maps = [request.find(each, [centre_pixels(image, each.size)])[0] for each in subjects]
+    return _sheet(subjects, [""], [each.name for each in subjects], [maps], [shown(subjects, image)], "column", request)
 
 
 def under_corruptions(
     subjects: Sequence[Subject],
     image: Image.Image,
-    asking: Asking,
+    request: MapRequest,
     names: Sequence[str] = CORRUPTIONS,
     severity: int = 3,
     identity: str = "picture",
 ) -> Sheet:
-    """The same for a picture as it is and under corruptions, one in each row. A model's maps have one scale."""
+    """The maps of a picture and its corruptions, one in each row. The maps of a model share a colour scale."""
     rows = ["clean", *names]
 
-    def spoilt(size: int) -> list[Tensor]:
+    def corrupted(size: int) -> list[Tensor]:
         pixels, table = centre_pixels(image, size), "imagenet" if size > 85 else "cifar"
         return [pixels, *(corrupt(pixels[None], name, severity, [identity], strengths=table)[0] for name in names)]
 
-    by_model = [asking.find(each, spoilt(each.size)) for each in subjects]
-    pictures = [to_array(pixels) for pixels in spoilt(max(each.size for each in subjects))]
+    by_model = [request.find(each, corrupted(each.size)) for each in subjects]
+    pictures = [to_array(pixels) for pixels in corrupted(max(each.size for each in subjects))]
     titles = [each.replace("_", " ") for each in rows]
     columns = [each.name for each in subjects]
-    return _sheet(subjects, titles, columns, list(zip(*by_model, strict=True)), pictures, "column", asking)
+    return _sheet(subjects, titles, columns, list(zip(*by_model, strict=True)), pictures, "column", request)
 
 
-def by_step(subjects: Sequence[Subject], image: Image.Image, asking: Asking) -> Sheet:
-    """The maps of recurrent models after each step, a model in each row; others are left out.
+def by_step(subjects: Sequence[Subject], image: Image.Image, request: MapRequest) -> Sheet:
+    """The maps of recurrent models after each step, one model in each row. Other models are left out.
 
     Raises:
-        ValueError: no model is recurrent, or the kind of map is not of a step.
+        ValueError: if no model is recurrent, or the kind of map does not depend on the step.
     """
-    if not KINDS[asking.kind].stepped:
+    if not KINDS[request.kind].stepped:
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.stepped)
-        raise ValueError(f"a map of kind {asking.kind!r} is not of a recurrent step: take one of {kinds}")
+        raise ValueError(f"a map of kind {request.kind!r} is not of a recurrent step: take one of {kinds}")
     rows, kept = [], []
     for subject in subjects:
         pixels = [centre_pixels(image, subject.size)]
         seen = observed(subject, torch.stack(pixels))
-        if (steps := seen.steps(seen.name(asking.layer))) is not None:
+        if (steps := seen.steps(seen.name(request.layer))) is not None:
             kept.append(subject)
-            rows.append([asking.find(subject, pixels, step=step)[0] for step in range(steps + 1)])
+            rows.append([request.find(subject, pixels, step=step)[0] for step in range(steps + 1)])
     if not rows:
         names = ", ".join(each.name for each in subjects)
         raise ValueError(f"none of {names} takes recurrent steps in this layer: choose a VARS model")
     columns = ["start", *(f"step {number}" for number in range(1, max(map(len, rows))))]
-    return _table(kept, columns, rows, image, asking)
+    return _table(kept, columns, rows, image, request)
 
 
-def by_layer(subjects: Sequence[Subject], image: Image.Image, asking: Asking) -> Sheet:
-    """The maps of every attention, a model in each row. A layer that has no such map is left empty."""
+def by_layer(subjects: Sequence[Subject], image: Image.Image, request: MapRequest) -> Sheet:
+    """The maps of all attentions, one model in each row. A layer without such a map is left empty."""
     rows = []
     for subject in subjects:
         seen, found = observed(subject, centre_pixels(image, subject.size)[None]), []
         for number in range(len(seen.names)):
             try:
-                found.append(find_maps(seen, **{**asking.of(subject), "layer": number})[0].float().cpu().numpy())
+                found.append(find_maps(seen, **{**request.of(subject), "layer": number})[0].float().cpu().numpy())
             except ValueError:
                 if len(seen.names) == 1:
                     raise
                 found.append(None)
         if not any(each is not None for each in found):
-            find_maps(seen, **asking.of(subject))  # which says why
+            find_maps(seen, **request.of(subject))  # raises an error with the reason
         rows.append(found)
-    return _table(subjects, [f"layer {number}" for number in range(max(map(len, rows)))], rows, image, asking)
+    return _table(subjects, [f"layer {number}" for number in range(max(map(len, rows)))], rows, image, request)
 
 
-def by_head(subjects: Sequence[Subject], image: Image.Image, asking: Asking) -> Sheet:
-    """The maps of every head of one attention, a model in each row."""
-    rows = [list(asking.find(each, [centre_pixels(image, each.size)], head="all")[0]) for each in subjects]
-    return _table(subjects, [f"head {number}" for number in range(max(map(len, rows)))], rows, image, asking)
+def by_head(subjects: Sequence[Subject], image: Image.Image, request: MapRequest) -> Sheet:
+    """The maps of all heads of one attention, one model in each row."""
+    rows = [list(request.find(each, [centre_pixels(image, each.size)], head="all")[0]) for each in subjects]
+    return _table(subjects, [f"head {number}" for number in range(max(map(len, rows)))], rows, image, request)
 
 
 VIEWS: dict[str, Callable[..., Sheet]] = {
@@ -194,7 +194,7 @@ VIEWS: dict[str, Callable[..., Sheet]] = {
     "layers": by_layer,
     "heads": by_head,
 }
-"""What can be drawn of some models and a picture, by name."""
+"""The figures of several models and a picture, by name."""
 
 
 def _table(
@@ -202,11 +202,11 @@ def _table(
     columns: Sequence[str],
     rows: Sequence[list[np.ndarray | None]],
     image: Image.Image,
-    asking: Asking,
+    request: MapRequest,
 ) -> Sheet:
     filled = [row + [None] * (len(columns) - len(row)) for row in rows]
     pictures = [to_array(centre_pixels(image, each.size)) for each in subjects]
-    return _sheet(subjects, [each.name for each in subjects], columns, filled, pictures, "row", asking)
+    return _sheet(subjects, [each.name for each in subjects], columns, filled, pictures, "row", request)
 
 
 def _sheet(
@@ -216,16 +216,16 @@ def _sheet(
     maps: Sequence[Sequence[np.ndarray | None]],
     pictures: Sequence[np.ndarray],
     scale: str,
-    asking: Asking,
+    request: MapRequest,
 ) -> Sheet:
-    marked = None if isinstance(asking.query, str) else asking.query
-    where = " of the last layer" if asking.layer == -1 else f" of layer {asking.layer}"
+    marked = None if isinstance(request.query, str) else request.query
+    where = " of the last layer" if request.layer == -1 else f" of layer {request.layer}"
     where = "" if columns[0] == "layer 0" else where
-    return Sheet(rows, columns, maps, pictures, scale, marked, f"{asking.kind} map{where} / its mean")
+    return Sheet(rows, columns, maps, pictures, scale, marked, f"{request.kind} map{where} / its mean")
 
 
 def shown(subjects: Sequence[Subject], image: Image.Image) -> np.ndarray:
-    """The picture as the model with the largest pictures is shown it."""
+    """The picture at the largest size among the models."""
     return to_array(centre_pixels(image, max(each.size for each in subjects)))
 
 
@@ -235,16 +235,15 @@ def to_array(pixels: Tensor) -> np.ndarray:
 
 
 def draw(sheet: Sheet, path: Path) -> list[Path]:
-    """Writes a sheet as .png, .pdf and .npz beside each other, and says where.
+    """Writes a sheet as .png, .pdf and .npz, and returns the paths.
 
-    Each map is divided by its mean, so that models can be compared whose maps do not sum to the same. The maps of a
-    row, of a column or of the sheet have one scale of colours, whose last one stands for all above their 99.5th
-    percentile.
+    Each map is divided by its mean, so that models whose maps have different sums can be compared. The maps of a row,
+    of a column or of the sheet share a colour scale. Its last colour is for all values above the 99.5th percentile.
 
     Args:
-        path: of the three files; what is behind the last point is replaced.
+        path: the path of the three files; its suffix is replaced.
     """
-    from matplotlib.figure import Figure  # an extra; and no pyplot, which would want a display
+    from matplotlib.figure import Figure  # an optional dependency; pyplot would need a display
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     count = len(sheet.columns)
@@ -277,13 +276,13 @@ def draw(sheet: Sheet, path: Path) -> list[Path]:
         else:
             beside = axes[:, 1:] if sheet.scale == "all" else axes[:, place + 1]
             where = {"location": "bottom", "pad": 0.02, "shrink": 0.92}
-        thin = 18 * (count if sheet.scale == "all" else 1)  # bars of all lengths have one thickness
+        thin = 18 * (count if sheet.scale == "all" else 1)  # the same thickness for bars of any length
         bar = figure.colorbar(image, ax=beside.ravel().tolist(), fraction=0.05, aspect=thin, **where)
         ends = ["0" if low < 0.005 * high else f"{low:.2g}", f"{high:.2g}"]
         bar.set_ticks([low, high], labels=[ends[0], ends[1] if values.max() <= high else f"≥ {ends[1]}"])
         bar.ax.tick_params(labelsize=FONT - 1, length=2, pad=1)
         bar.outline.set_linewidth(0.4)
-        if sheet.scale != "row":  # the ticks are at the edges, and so would stick out
+        if sheet.scale != "row":  # the ticks are at the edges, where centred labels would stick out
             first, last = bar.ax.get_xticklabels()
             first.set_horizontalalignment("left")
             last.set_horizontalalignment("right")
@@ -300,7 +299,7 @@ def draw(sheet: Sheet, path: Path) -> list[Path]:
 
 
 def _groups(maps: Sequence[Sequence[np.ndarray | None]], scale: str) -> Iterator[tuple[list[tuple[int, int]], int]]:
-    """The places (row, column) of the maps that have one scale, and the number of their row or column (0 for all)."""
+    """The (row, column) of the maps that share a scale, and the index of their row or column (0 for all)."""
     places = np.ndindex(len(maps), len(maps[0]))
     every = [(row, column) for row, column in places if maps[row][column] is not None]
     if scale == "all":
@@ -312,7 +311,7 @@ def _groups(maps: Sequence[Sequence[np.ndarray | None]], scale: str) -> Iterator
 
 
 def _wrapped(title: str) -> str:
-    """A name in lines as wide as a map."""
+    """A name wrapped to the width of a map."""
     lines, line = [], ""
     for part in title.replace(".", ".\u200b").replace("_", "_\u200b").replace(" ", " \u200b").split("\u200b"):
         if line and len(line + part) > 21:
@@ -351,12 +350,12 @@ def _save(figure, path: Path, arrays: Mapping[str, np.ndarray]) -> list[Path]:
 
 @dataclass
 class Atoms:
-    """The atoms that one layer uses most on a picture.
+    """The atoms of one layer with the largest codes on a picture.
 
     Attributes:
-        dynamic: maps (h, w) over the picture by "head, atom".
-        filters: static filters (h, w) by "head, channel, filter", of which every circular shift is an atom.
-        reconstruction: the norm of what all atoms explain at each position, (h, w).
+        dynamic: dynamic atoms as maps (h, w), by "head, atom".
+        filters: static filters (h, w), by "head, channel, filter". Every circular shift of a filter is an atom.
+        reconstruction: the norm of the reconstruction at each position, (h, w).
     """
 
     layer: str
@@ -372,13 +371,13 @@ def reconstructs(subject: Subject) -> bool:
 
 
 def find_atoms(subject: Subject, image: Image.Image, layer: int | str = -1, count: int = 6) -> Atoms:
-    """The atoms of a layer with the largest weights on a picture.
+    """The atoms of a layer with the largest codes on a picture.
 
     Args:
-        layer: a VARS layer by its name, or by its place among these.
+        layer: a VARS layer by its name, or by its index among these.
 
     Raises:
-        ValueError: the model has no VARS layer of that name or place, or one whose atoms are neither filters nor maps.
+        ValueError: if the model has no such VARS layer, or its atoms are neither filters nor maps.
     """
     pixels = centre_pixels(image, subject.size)
     like = next(subject.classifier.parameters())
@@ -421,14 +420,16 @@ def _parts(operator: Operator, code: Tensor) -> list[tuple[Operator, Tensor]]:
 
 
 def _largest(weights: Tensor, count: int) -> list[tuple[int, ...]]:
-    """Where the largest entries of a tensor are, the largest first."""
+    """The indices of the largest entries of a tensor, in descending order."""
     order = weights.flatten().argsort(descending=True)[:count]
     return [tuple(int(each) for each in place) for place in torch.stack(torch.unravel_index(order, weights.shape), 1)]
 
 
 def draw_atoms(atoms: Atoms, path: Path) -> list[Path]:
-    """Writes the picture and its reconstruction beside the atoms: maps over the picture, and filters with the size of
-    their frequency response, the zero frequency in the middle. As .png, .pdf and .npz."""
+    """Writes a figure of a picture, its reconstruction and the atoms, as .png, .pdf and .npz.
+
+    Filters are drawn with their frequency responses, with the zero frequency in the middle.
+    """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -465,5 +466,5 @@ def draw_atoms(atoms: Atoms, path: Path) -> list[Path]:
 
 
 def response(taps: np.ndarray) -> np.ndarray:
-    """How strongly a filter (h, w) passes each frequency on, the zero frequency in the middle: (h, w)."""
+    """The magnitude of the frequency response of a filter (h, w), with the zero frequency in the middle: (h, w)."""
     return np.abs(np.fft.fftshift(np.fft.fft2(taps)))

@@ -1,4 +1,4 @@
-"""Pictures of how robust models are."""
+"""Plots of the robustness of models."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -17,7 +17,7 @@ STYLES = {"pgd": "-", "square": "--", "fgsm": ":", "autoattack": "-."}
 
 
 def draw_corruptions(results: Sequence[Results], path: Path) -> bool:
-    """Heat maps of accuracy, corruption by severity, one for each model. False if none has them."""
+    """Writes heat maps of the accuracy by corruption and severity, one for each model. False without results."""
     from matplotlib.figure import Figure
 
     tables = []
@@ -51,12 +51,12 @@ def draw_corruptions(results: Sequence[Results], path: Path) -> bool:
 
 
 def draw_attacks(results: Sequence[Results], path: Path) -> bool:
-    """Accuracy against the radius of the attack, a line for each model and attack. False if none was attacked."""
+    """Writes a plot of the accuracy against the radius, a line for each model and attack. False without results."""
     from matplotlib.figure import Figure
 
     measures = {"linf": "largest change of a pixel, of 255", "l2": "root of the sum of squared changes of pixels"}
-    there = {row.condition["norm"] for result in results for row in result.rows}
-    norms = [norm for norm in measures if norm in there]
+    present = {row.condition["norm"] for result in results for row in result.rows}
+    norms = [norm for norm in measures if norm in present]
     if not norms:
         return False
     figure = Figure(layout="constrained")
@@ -75,7 +75,7 @@ def draw_attacks(results: Sequence[Results], path: Path) -> bool:
 
 
 def _draw_balls(results: Sequence[Results], norm: str, axes) -> int:
-    """The lines of one norm, and how many they are."""
+    """Plots the lines of one norm, and returns their number."""
     drawn = 0
     for number, result in enumerate(results):
         for benchmark in result.outcomes:
@@ -94,7 +94,7 @@ def _draw_balls(results: Sequence[Results], norm: str, axes) -> int:
 def _by_effort(
     result: Results, benchmark: str, norm: str
 ) -> dict[tuple[str, str], list[tuple[float, float, float, float]]]:
-    """Radius, accuracy and its interval of attacks in a norm, by the attack and how hard it tries."""
+    """Radius, accuracy and its interval of the attacks in a norm, by attack and effort."""
     found, clean = {}, []
     for row in result.rows:
         if row.benchmark != benchmark or row.metric != "accuracy" or row.condition.subset is not None:
@@ -111,12 +111,12 @@ def _by_effort(
 
 
 def is_corrupted(condition: Condition) -> bool:
-    """Whether it is a corruption at one severity, of all pictures."""
+    """Whether a condition is a corruption at one severity, for all pictures."""
     return condition.family == "corruption" and condition.severity is not None and condition.subset is None
 
 
 def _among(result: Results, benchmark: str) -> str:
-    """The label space, where the model has other classes than the pictures."""
+    """The label space, if the model has other classes than the data set."""
     space = result.label_space(benchmark)
     return "" if space is None or space.is_plain else f", {space}"
 

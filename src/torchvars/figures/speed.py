@@ -1,23 +1,23 @@
-"""Time against tokens."""
+"""Plots of the time against the number of tokens."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..models.speed import Measurement, exponents
 
-# Okabe and Ito's colours, which the colour-blind tell apart; markers for those who print in grey.
+# The colours of Okabe and Ito, which are safe for the colour-blind, and markers for print in grey.
 COLOURS = ("#000000", "#E69F00", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def draw_time_against_tokens(rows: Sequence[Measurement], path: Path) -> None:
-    """Writes a log-log plot of the forward time, a line for each contestant with its fitted exponent in the legend.
+    """Writes a log-log plot of the forward time: one line for each contestant, with its fitted exponent in the legend.
 
     Args:
-        rows: of `measure_scaling`, on two numbers of tokens at least.
+        rows: measurements of `measure_scaling`, for at least two numbers of tokens.
         path: a .png file to write.
     """
-    from matplotlib.figure import Figure  # an extra; and no pyplot, which would want a display
+    from matplotlib.figure import Figure  # an optional dependency; pyplot would need a display
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()

@@ -37,9 +37,9 @@ from ..data import (
 from ..data import Part as SourcePart
 from ..data.domains import check_sources, domain_of
 from ..evaluation import run as evaluation
-from ..evaluation.benchmarks.base import Benchmark, Classes, Data, Showing, centred
-from ..evaluation.benchmarks.corruptions import Made, corruptions
-from ..evaluation.benchmarks.shifts import Domains, pacs
+from ..evaluation.benchmarks.base import Benchmark, ClassOptions, Data, Showing, centred
+from ..evaluation.benchmarks.corruptions import CorruptionBenchmarkOptions, corruptions
+from ..evaluation.benchmarks.shifts import DomainOptions, pacs
 from ..evaluation.conditions import ALL_CORRUPTIONS, CLEAN, Condition
 from ..evaluation.corruptions import PUBLISHED
 from ..evaluation.labels import digest_of
@@ -347,19 +347,19 @@ class Work:
         label = f"{self.initial.name}, {target} left out, seed {seed}, {name}"
         subject = subject_of(label, classifier, None if own_size(classifier.model) == self.size else self.size)
         plan = self.plan
-        whole = pacs(Data(plan.data, self.source), subject, Domains(left_out=target))
+        whole = pacs(Data(plan.data, self.source), subject, DomainOptions(left_out=target))
         sources = self.part(target, "val")
         validation = Benchmark(
             "source_validation",
             f"{centred(subject)}; top-1 on what is held out of the domains trained on",
             Data(plan.data).name,
             [Showing(CLEAN, sources)],
-            Classes().task(sources, subject),
+            ClassOptions().task(sources, subject),
         )
         benchmarks = [whole, validation]
         if name == CHOSEN and self.corrupted is not None:
             untrained = whole.source if target == self.corrupted else self.of_domain(sources, self.corrupted)
-            options = Made(limit=plan.corrupted_pictures, corruptions=tuple(PUBLISHED))
+            options = CorruptionBenchmarkOptions(limit=plan.corrupted_pictures, corruptions=tuple(PUBLISHED))
             benchmarks.append(corruptions(Data(plan.data, untrained), subject, options))
         file = run / "results" / f"{name.replace(', ', '_').replace(' ', '_')}.json"
         with watching(bar) as watch:

@@ -1,4 +1,4 @@
-"""Attention maps of any model: how much an attention takes from each position, computed beside it."""
+"""Attention maps of any model: how much an attention takes from each position."""
 
 from .call import attention_maps, find_maps
 from .kinds import KINDS

@@ -1,9 +1,9 @@
-"""An attention in three parts: values, how they are mixed over positions, and what is made of that for each token.
+"""An attention as three functions: values, their mixing over positions, and the output for each token.
 
     values v = V(tokens)        mixed o = M(v)        output = F(o)
 
-M depends on the tokens, too. Here it is held as it was when the attention ran, and can be applied to any values: its
-derivative is all that maps need.
+M also depends on the tokens. Here it is fixed as it was when the attention ran, and can be applied to any values. Maps
+need only its derivative.
 """
 
 from abc import ABC, abstractmethod
@@ -29,11 +29,11 @@ Finish = Callable[[Tensor], Tensor]  # F for the output of all heads: (batch, N,
 
 
 class Mixing(ABC):
-    """One run of an attention, with all held that decides how values are mixed. Heads and channels do not mix.
+    """The mixing of one run of an attention, as a fixed function of the values. Heads and channels do not mix.
 
     Args:
         values: v, (batch, heads, N, C).
-        finish: F, what the attention makes of the mixed values of each token: (batch, N, dim) -> the same.
+        finish: F, the output from the mixed values of each token: (batch, N, dim) -> (batch, N, dim).
     """
 
     def __init__(self, values: Tensor, finish: Finish):
@@ -45,19 +45,19 @@ class Mixing(ABC):
 
     @property
     def steps(self) -> int | None:
-        """How many recurrent steps were taken; None for an attention that is not recurrent."""
+        """The number of recurrent steps; None for an attention that is not recurrent."""
         return None
 
     @abstractmethod
     def mix(self, values: Tensor, step: int | None = None) -> Tensor:
-        """M(v) of any values (batch, heads, N, C), after that many recurrent steps if the attention is recurrent."""
+        """M(v) for any values (batch, heads, N, C), after `step` recurrent steps; all steps if None."""
 
     @abstractmethod
     def kernel(self, query: Tensor) -> Tensor:
-        """q^T K for a query q (N,), where K is the kernel of the attention: (batch, heads, N, C), or 1 for C."""
+        """q^T K for a query q (N,), where K is the kernel of the attention: (batch, heads, N, C or 1)."""
 
     def weights(self) -> Tensor | None:
-        """The matrix M, (batch, heads, N, N), where it is one whose rows are shares of one; else None."""
+        """The matrix M, (batch, heads, N, N), if its rows are nonnegative with a sum of 1; else None."""
         return None
 
     def finish(self, mixed: Tensor) -> Tensor:
@@ -76,18 +76,18 @@ class SoftmaxMixing(Mixing):
         return F.scaled_dot_product_attention(self.queries, self.keys, values)
 
     def kernel(self, query: Tensor) -> Tensor:
-        asked = query.nonzero().flatten()  # rows of the queries that are not asked are not needed
-        return self.rows(asked).mT @ query[asked].to(self.values.dtype).unsqueeze(-1)
+        needed = query.nonzero().flatten()  # rows with weight 0 are not computed
+        return self.rows(needed).mT @ query[needed].to(self.values.dtype).unsqueeze(-1)
 
     def weights(self) -> Tensor:
         return self.rows(slice(None))
 
-    def rows(self, asked: Tensor | slice) -> Tensor:
-        return (self.queries[..., asked, :] @ self.keys.mT * self.queries.shape[-1] ** -0.5).softmax(-1)
+    def rows(self, index: Tensor | slice) -> Tensor:
+        return (self.queries[..., index, :] @ self.keys.mT * self.queries.shape[-1] ** -0.5).softmax(-1)
 
 
 class LinearMixing(Mixing):
-    """M = K = Q K^T / (Q K^T 1), of features of queries and keys."""
+    """M = K = Q K^T / (Q K^T 1), for features of queries and keys."""
 
     def __init__(self, queries: Tensor, keys: Tensor, values: Tensor, finish: Finish):
         super().__init__(values, finish)
@@ -105,7 +105,7 @@ class LinearMixing(Mixing):
 
 
 class FilterMixing(Mixing):
-    """M = K: a circular convolution of each channel. The values are the tokens themselves."""
+    """M = K, a circular convolution of each channel. The values are the tokens."""
 
     def __init__(self, layer: GlobalFilter, tokens: Tensor, grid: Grid):
         super().__init__(precise(tokens).unsqueeze(1), lambda mixed: mixed)
@@ -119,10 +119,7 @@ class FilterMixing(Mixing):
 
 
 class SparseMixing(Mixing):
-    """M(v) = R u, for the code u that a solver finds of v in a dictionary P, and its reader R; K = R P^T.
-
-    R is P unless the layer has a reader.
-    """
+    """M(v) = R u, for the code u of v in a dictionary P and a reader R; K = R P^T. Without a reader, R is P."""
 
     def __init__(self, layer: Reconstruction | Folded, tokens: Tensor, grid: Grid | None):
         problem = layer.pose(tokens, grid)
@@ -144,7 +141,7 @@ class SparseMixing(Mixing):
         return self.read(next(islice(self.solver.trajectory(problem), step, None)))
 
     def read(self, code: Tensor) -> Tensor:
-        """R u, what is made of a code: (batch, heads, N, C)."""
+        """R u for a code u: (batch, heads, N, C)."""
         return self.reader.synthesize(code)
 
     def kernel(self, query: Tensor) -> Tensor:
@@ -152,7 +149,7 @@ class SparseMixing(Mixing):
 
 
 class ReleasedStaticMixing(SparseMixing):
-    """VARS-S as released, which filters its reconstruction once more: M(v) = W P u and K = W P P^T."""
+    """VARS-S of the authors' code, with a second filter W: M(v) = W P u and K = W P P^T."""
 
     def __init__(self, layer: ReleasedStaticReconstruction, tokens: Tensor, grid: Grid | None):
         self.grid = resolve_grid(tokens, grid, layer.grid)
@@ -163,15 +160,15 @@ class ReleasedStaticMixing(SparseMixing):
         return self.filter(super().read(code), self.spectrum)
 
     def kernel(self, query: Tensor) -> Tensor:
-        asked = self.filter(spread(query, self.values), self.spectrum.conj())
-        return self.operator.synthesize(self.operator.analyze(asked))
+        filtered_query = self.filter(spread(query, self.values), self.spectrum.conj())
+        return self.operator.synthesize(self.operator.analyze(filtered_query))
 
     def filter(self, mixed: Tensor, spectrum: Spectrum) -> Tensor:
         return split_heads(filtered(merge_heads(mixed), spectrum, self.grid), self.heads)
 
 
 def spread(query: Tensor, values: Tensor) -> Tensor:
-    """A query (N,) for every channel of every value: (batch, heads, N, C)."""
+    """A query (N,) expanded to the shape of the values: (batch, heads, N, C)."""
     return query.to(values.dtype).unsqueeze(-1).expand_as(values)
 
 
@@ -185,10 +182,10 @@ KNOWN = (
 
 @singledispatch
 def mixing_of(layer: nn.Module, tokens: Tensor, grid: Grid | None) -> Mixing:
-    """How an attention mixes tokens (batch, N, dim). `mixing_of.register` makes another class of attentions known.
+    """The mixing of an attention for tokens (batch, N, dim). `mixing_of.register` adds a class of attentions.
 
     Raises:
-        ValueError: the class is not known.
+        ValueError: if the class of the attention is unknown.
     """
     if not is_known(layer):
         raise ValueError(
@@ -228,7 +225,7 @@ def _of_linear(layer: Performer | Hedgehog, tokens: Tensor, grid: Grid | None) -
 
 @mixing_of.register
 def _of_timm(layer: TimmAttention, tokens: Tensor, grid: Grid | None) -> Mixing:
-    if not is_known(layer):  # a subclass that computes something else
+    if not is_known(layer):  # a subclass with another forward pass
         return mixing_of.dispatch(nn.Module)(layer, tokens, grid)
     queries, keys, values = layer.qkv(tokens).unflatten(-1, (3, layer.num_heads, -1)).permute(2, 0, 3, 1, 4)
     queries, keys = layer.q_norm(queries), layer.k_norm(keys)
@@ -243,7 +240,7 @@ def _of_timm(layer: TimmAttention, tokens: Tensor, grid: Grid | None) -> Mixing:
 
 
 def _of_projections(layer: nn.Module, tokens: Tensor) -> Mixing:
-    """Of softmax attention with four projections, whoever wrote it."""
+    """The mixing of any softmax attention with four projections."""
     source = read(nn.ModuleDict({"attention": layer}), "attention")
     queries, keys, values = (
         precise(split_heads(F.linear(tokens, *projection), source.heads))
@@ -253,6 +250,6 @@ def _of_projections(layer: nn.Module, tokens: Tensor) -> Mixing:
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Whether a module is an attention that is looked at; one of ours is, known or not."""
+    """Whether a module is an attention: of torchvars, of a known class, or of a class registered in `mixing_of`."""
     added = mixing_of.dispatch(type(module)) not in (mixing_of.dispatch(nn.Module), _of_timm)
     return isinstance(module, Attention) or added or is_known(module)

@@ -1,4 +1,4 @@
-"""The attentions of a model as they ran on some pictures: the forward pass is the model's own, untouched."""
+"""Recording the inputs of the attentions of a model in its own, unchanged forward pass."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from .mixing import KNOWN, Mixing, is_attention, mixing_of
 
 @dataclass(frozen=True)
 class Run:
-    """What an attention was given.
+    """The input of one attention.
 
     Attributes:
         tokens: (batch, prefix + H W, dim).
@@ -36,12 +36,13 @@ class Run:
 
 @dataclass
 class Observation:
-    """The attentions of a model as they ran on some pictures.
+    """The attentions of a model in one forward pass.
 
     Attributes:
-        model, pixels: of which it is; `pixels` are (batch, channels, height, width).
-        names: of all attentions in the model, in order.
-        output: what the model returned.
+        model: the model.
+        pixels: its input, (batch, channels, height, width).
+        names: the names of all attentions of the model, in order.
+        output: the output of the model.
     """
 
     model: nn.Module
@@ -52,7 +53,7 @@ class Observation:
     mixings: dict[str, Mixing] = field(default_factory=dict)
 
     def name(self, layer: int | str) -> str:
-        """The name of an attention that is given by its name or by its place among `names`."""
+        """The name of an attention, given by its name or by its index in `names`."""
         known = isinstance(layer, str) and layer in self.names
         if isinstance(layer, int) and not isinstance(layer, bool):
             known = -len(self.names) <= layer < len(self.names)
@@ -65,7 +66,7 @@ class Observation:
         return layer if isinstance(layer, str) else self.names[layer]
 
     def run(self, name: str) -> Run:
-        """What the attention of a name was given."""
+        """The input of an attention."""
         if name not in self.runs:
             raise ValueError(f"{name} is not called when the model runs: choose another of {', '.join(self.runs)}")
         found = self.runs[name]
@@ -74,53 +75,53 @@ class Observation:
         return found
 
     def mixing(self, name: str) -> Mixing:
-        """How the attention of a name mixed its values."""
+        """The mixing of an attention."""
         if name not in self.mixings:
             run = self.run(name)
-            with _beside(run.tokens):
+            with _separately(run.tokens):
                 self.mixings[name] = mixing_of(self.model.get_submodule(name), run.tokens, run.grid)
         return self.mixings[name]
 
     def derivative(self, name: str, weights: Tensor, step: int | None = None) -> Tensor:
-        """The derivative of sum(weights * o) by the values, with all held that decides how they are mixed.
+        """The gradient of sum(weights * o) with respect to the values, where o = M(v) with M fixed.
 
         Args:
             weights: broadcast to (batch, heads, N, C).
         """
         mixing = self.mixing(name)
-        with _beside(mixing.values), torch.enable_grad():
+        with _separately(mixing.values), torch.enable_grad():
             values = mixing.values.detach().requires_grad_()
             mixed = mixing.mix(values, step)
-            if not mixed.requires_grad:  # before the first step from zero
+            if not mixed.requires_grad:  # the start of a solver from zero
                 return torch.zeros_like(values)
             return torch.autograd.grad(mixed, values, weights.to(mixed.dtype).expand_as(mixed))[0]
 
     def mixed(self, name: str, step: int | None = None) -> Tensor:
-        """o, what the attention passes on before its output projection: (batch, heads, N, C)."""
+        """o = M(v), before the output projection: (batch, heads, N, C)."""
         mixing = self.mixing(name)
-        with _beside(mixing.values):
+        with _separately(mixing.values):
             return mixing.mix(mixing.values, step)
 
     def kernel(self, name: str, query: Tensor) -> Tensor:
-        """q^T K of a query (N,): (batch, heads, N, C), or 1 for C."""
+        """q^T K for a query (N,): (batch, heads, N, C or 1)."""
         mixing = self.mixing(name)
-        with _beside(mixing.values):
+        with _separately(mixing.values):
             return mixing.kernel(query)
 
     def weights(self, name: str) -> Tensor | None:
-        """Attention weights, (batch, heads, N, N), where there are any."""
+        """Attention weights, (batch, heads, N, N); None if the attention has none."""
         mixing = self.mixing(name)
-        with _beside(mixing.values):
+        with _separately(mixing.values):
             return mixing.weights()
 
     def steps(self, name: str) -> int | None:
-        """How many recurrent steps an attention took; None if it is not recurrent."""
+        """The number of recurrent steps of an attention; None if it is not recurrent."""
         mixing = self.mixing(name)
-        with _beside(mixing.values):
+        with _separately(mixing.values):
             return mixing.steps
 
     def slope(self, name: str, target: int | Sequence[int] | Tensor | None) -> Tensor:
-        """The derivative of one logit of each picture by o: (batch, heads, N, C). The model runs once more."""
+        """The gradient of one logit of each image with respect to o, (batch, heads, N, C). Runs the model once more."""
         mixing, given = self.mixing(name), {}
 
         def restart(layer: nn.Module, args: tuple, output):
@@ -138,21 +139,21 @@ class Observation:
             chosen = logits.gather(1, _classes(target, logits).unsqueeze(1)).sum()
         (slope,) = torch.autograd.grad(chosen, given["output"])
         slope = slope.flatten(1, 2) if slope.ndim == 4 else _batch_first(layer, slope)
-        with evaluating(layer), _beside(mixing.values), torch.enable_grad():
+        with evaluating(layer), _separately(mixing.values), torch.enable_grad():
             mixed = mixing.mix(mixing.values).detach().requires_grad_()
             finished = mixing.finish(mixed.to(slope.dtype))
             return torch.autograd.grad(finished, mixed, slope)[0]
 
 
 def observe(model: nn.Module, pixels: Tensor) -> Observation:
-    """Runs a model in evaluation mode and notes what its attentions are given. The model is left as it was.
+    """Runs a model in evaluation mode and records the inputs of its attentions. The model is not changed.
 
     Args:
-        model: pixels -> anything.
+        model: pixels -> any output.
         pixels: (batch, channels, height, width), as the model takes them.
 
     Raises:
-        ValueError: the model has no attention.
+        ValueError: if the model has no attention.
     """
     if pixels.ndim != 4:
         raise ValueError(f"pixels must have shape (batch, channels, height, width), got {tuple(pixels.shape)}")
@@ -166,7 +167,7 @@ def observe(model: nn.Module, pixels: Tensor) -> Observation:
         def hook(layer: nn.Module, args: tuple, kwargs: dict) -> None:
             try:
                 observation.runs[name] = _run(observation, name, layer, args, kwargs)
-            except ValueError as error:  # raised only where this layer is asked for
+            except ValueError as error:  # raised when a map of this layer is requested
                 observation.runs[name] = error
 
         return hook
@@ -182,17 +183,17 @@ def observe(model: nn.Module, pixels: Tensor) -> Observation:
 
 
 @contextmanager
-def _beside(tensor: Tensor) -> Iterator[None]:
-    """Computing beside a model: by the definitions, precisely, and without a graph unless one is asked for."""
+def _separately(tensor: Tensor) -> Iterator[None]:
+    """A context for computing maps: by the definitions, outside autocast, and without a graph by default."""
     with torch.inference_mode(False), torch.no_grad(), plain(), outside_autocast(tensor):
         yield
 
 
 def _run(observation: Observation, name: str, layer: nn.Module, args: tuple, kwargs: dict) -> Run:
-    """What an attention is called with, as tokens of pictures.
+    """The input of an attention from the arguments of its call.
 
     Raises:
-        ValueError: it attends to something else, or where the patches lie is not known.
+        ValueError: if it is not self-attention between all tokens, or the grid of the patches is unknown.
     """
     given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
     tokens = args[0] if args else next(each for each in kwargs.values() if isinstance(each, Tensor))
@@ -217,13 +218,13 @@ def _run(observation: Observation, name: str, layer: nn.Module, args: tuple, kwa
     if grid is None:
         raise ValueError(
             f"{name} is given {tokens.shape[1]} tokens, {place.prefix} of them before the patches, and the grid of the "
-            "others is not known: pass pictures of the size the model was built for"
+            "others is not known: pass images of the size for which the model was built"
         )
     return Run(tokens, grid, place.prefix)
 
 
 def _place(model: nn.Module, name: str, layer: nn.Module) -> Place:
-    """Where the tokens of an attention lie, as far as the model says it."""
+    """The layout of the tokens of an attention, as far as the model says it."""
     if isinstance(layer, Attention) and layer.place is not None:
         return layer.place
     if is_known(layer) and class_path(type(layer)).startswith("transformers."):
@@ -232,7 +233,11 @@ def _place(model: nn.Module, name: str, layer: nn.Module) -> Place:
 
 
 def find_grid(count: int, built_for: Grid | None, observation: Observation) -> Grid | None:
-    """The grid of that many patches: as built for pictures of this size, of square patches, as built for, a square."""
+    """The grid of `count` patches; None if it is unknown.
+
+    In this order: the grid for which the model was built, if the images have its size; that of square patches; the grid
+    for which the model was built; a square grid.
+    """
     height, width = observation.pixels.shape[-2:]
     own = as_grid(built_for) if built_for is not None and math.prod(built_for) == count else None
     if own is not None and image_size(getattr(observation.model, "model", observation.model)) == (height, width):
@@ -249,12 +254,12 @@ def find_grid(count: int, built_for: Grid | None, observation: Observation) -> G
 
 
 def _batch_first(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """Tokens (batch, N, dim), or (N, batch, dim) of an attention that is called with these."""
+    """The tokens with the batch first: (batch, N, dim)."""
     return tokens if getattr(layer, "batch_first", True) else tokens.transpose(0, 1)
 
 
 def _classes(target: int | Sequence[int] | Tensor | None, logits: Tensor) -> Tensor:
-    """The class of each picture, (batch,)."""
+    """The target class of each image, (batch,)."""
     batch, classes = logits.shape
     if target is None:
         return logits.argmax(-1)

@@ -1,4 +1,4 @@
-"""Settings of solvers that are checked whenever they are set."""
+"""Settings of solvers, which are checked whenever they are set."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def setting(name: str, check: Callable[[str, Any], Any]) -> property:
-    """An attribute of that name, which refuses what the check (name, value) -> value refuses."""
+    """A property of this name, whose values are passed through check(name, value), which may raise an error."""
     stored = f"_{name}"
 
     def get(self):
@@ -20,12 +20,12 @@ def setting(name: str, check: Callable[[str, Any], Any]) -> property:
 
 
 def is_number(value) -> bool:
-    """Whether it is a finite number, and no truth value."""
+    """Whether a value is a finite number, and not a boolean."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def whole(name: str, value: int) -> int:
-    """A count of at least one, or a ValueError."""
+def positive_integer(name: str, value: int) -> int:
+    """Returns the value as an int; raises a ValueError if it is not a whole number of at least 1."""
     if not is_number(value) or int(value) != value or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
     return int(value)

@@ -1,6 +1,6 @@
-"""The recurrent equations themselves, integrated by Euler steps: neurons that excite, inhibit and settle.
+"""The recurrent equations of the paper, integrated by Euler steps.
 
-What a solver computes in a few steps is where these equations come to rest.
+Their stationary point is the solution that a solver approximates in a few steps.
 """
 
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ from .solvers import Solver
 
 
 class NeuralDynamics(Solver):
-    """The paper's coupled equations for the signal z and the code u, by Euler steps.
+    """The paper's coupled differential equations for the signal z and the code u, by Euler steps.
 
         g(a) = S(a, threshold)
         dz/dt = -alpha z + P g(u) + x
         du/dt = -beta u - gamma (P^T P - I) g(u) + P^T z
 
-    With alpha = 1 and beta = gamma = 2 they rest where v = g(u) solves the problem with strength = 2 threshold, so the
-    threshold is half the strength. For any beta = gamma with c = alpha gamma - 1 > 0, v solves it for the signal x / c
-    and the strength alpha beta threshold / c.
+    With alpha = 1 and beta = gamma = 2, v = g(u) at the stationary point solves the problem with strength = 2
+    threshold, so the threshold is half the strength. For any beta = gamma with c = alpha gamma - 1 > 0, v solves it for
+    the signal x / c and the strength alpha beta threshold / c.
 
     Without inhibition (gamma 0), with beta 1, no strength and one step of size 1 from z = x, z becomes P P^T x + x:
     linear self-attention and its residual.
 
     Args:
         alpha, beta, gamma: rates of the equations, zero or positive.
-        time_step: the Euler step; None takes one at which no mode of the equations overshoots.
+        time_step: the Euler step; if None, one at which no mode of the equations overshoots.
     """
 
     alpha, beta, gamma = (setting(name, not_negative) for name in ("alpha", "beta", "gamma"))
@@ -53,11 +53,11 @@ class NeuralDynamics(Solver):
         return problem.shrink(u, 0.5)
 
     def states(self, problem: SparseCoding) -> Iterator[tuple[Tensor, Tensor]]:
-        """The pairs (z, u) without end, from z = x."""
+        """The infinite sequence of pairs (z, u), beginning with z = x."""
         operator, x = problem.operator, problem.signal
         time_step = self.time_step
         if time_step is None:
-            # Where the set of active neurons stays the same the equations are linear, and no rate is above this one.
+            # While the set of active neurons stays the same, the equations are linear, and this bounds all rates.
             active = self.alpha + max(self.beta - self.gamma, 0) + self.gamma * operator.lipschitz()
             time_step = 1 / active.clamp_min(self.beta)
         z, u = x, self.begin(problem)
@@ -75,8 +75,8 @@ class NeuralDynamics(Solver):
     def energy(self, problem: SparseCoding, z: Tensor, u: Tensor) -> Tensor:
         """F(z, v) = 1/2 |z|^2 - z.(P v + x) + |P v|^2 + strength |v|_1: (..., C).
 
-        It never rises along the equations with alpha = 1, beta = gamma = 2; at z = P v + x it is the problem's
-        objective minus |x|^2.
+        It never rises along the equations with alpha = 1, beta = gamma = 2. At z = P v + x it is the objective of the
+        problem minus |x|^2.
         """
         v = self.fire(problem, u)
         explained = problem.operator.synthesize(v)
@@ -90,10 +90,10 @@ class LCA(Solver):
         a = S(u, strength)
         du/dt = P^T x - u - (P^T P - I) a
 
-    It rests where a solves the problem.
+    At the stationary point, a solves the problem.
 
     Args:
-        time_step: the Euler step; None takes 1 / L, and 1 at most.
+        time_step: the Euler step; if None, 1 / L, and 1 at most.
     """
 
     time_step = setting("time_step", positive_or_none)

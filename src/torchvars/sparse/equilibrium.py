@@ -4,32 +4,32 @@ import torch
 from torch import Tensor
 
 from . import native
-from .checks import setting, whole
+from .checks import positive_integer, setting
 from .forms import operators_allowed
 from .once import once
 from .operators import Operator, filters_beside_atoms
 from .penalty import Shrinkage
 from .precision import precisely
 from .problem import SparseCoding
-from .solvers import Around, Solver
+from .solvers import Solver, SolverWrapper
 
 
-class Equilibrium(Around):
-    """The same answer as the solver it is given, differentiated at the optimum instead of through the steps.
+class Equilibrium(SolverWrapper):
+    """The result of another solver, differentiated at the optimum instead of through the steps.
 
     On the support S of the optimal code, P_S^T (P_S u_S - x) + strength sign(u_S) = 0. Differentiating this gives
 
         du_S = -(P_S^T P_S)^-1 (d[P^T P] u - d[P^T x] + sign(u) d[strength])_S    and du = 0 elsewhere,
 
-    so that no step needs to be remembered: memory does not grow with their number. It is the gradient of the optimum:
-    give the solver steps (or a tolerance) enough to come near it. Parameters of the solver itself get no gradient.
+    so no step is stored, and memory does not grow with the number of steps. This is the gradient of the optimum: give
+    the solver enough steps (or a tolerance) to come close to it. Parameters of the solver itself get no gradient.
 
     Args:
         solver: finds the optimum; its steps, start and tolerance are read and set through this object.
-        iterations: of conjugate gradients on the support, at most, in the backward pass.
+        iterations: largest number of conjugate gradient iterations in the backward pass.
     """
 
-    iterations = setting("iterations", whole)
+    iterations = setting("iterations", positive_integer)
 
     def __init__(self, solver: Solver, iterations: int = 100):
         super().__init__(solver)
@@ -37,12 +37,12 @@ class Equilibrium(Around):
 
     def solve(self, problem: SparseCoding) -> Tensor:
         if isinstance(problem.penalty, Shrinkage):
-            raise problem.penalty.refusal()
+            raise problem.penalty.error()
         with torch.no_grad():
             code = self.solver.solve(problem)
-        if torch.jit.is_tracing():  # a trace knows the gradients of its own operations only
+        if torch.jit.is_tracing():  # a trace has no custom gradients
             return code
-        # Zero on the support, at the optimum; here it carries the graph of the operator, the signal and the strength.
+        # At the optimum it is zero on the support. It connects the graph of the operator, the signal and the strength.
         condition = problem.gradient(code) + problem.penalty.slope(code)
         return _AtOptimum.apply(condition, code, problem.operator, self.iterations)
 
@@ -51,7 +51,7 @@ class Equilibrium(Around):
 
 
 class _AtOptimum(torch.autograd.Function):
-    """Forward: the code. Backward: -(P_S^T P_S)^-1 on what the code's gradient says of the support."""
+    """Forward: the code. Backward: -(P_S^T P_S)^-1 applied to the gradient of the code on the support."""
 
     @staticmethod
     def forward(ctx, condition: Tensor, code: Tensor, operator: Operator, iterations: int) -> Tensor:
@@ -60,7 +60,7 @@ class _AtOptimum(torch.autograd.Function):
         return code.clone()
 
     @staticmethod
-    @once("take the solver itself, without Equilibrium, inside torchvars.sparse.plain()")
+    @once("use the solver itself, without Equilibrium, inside torchvars.sparse.plain()")
     @precisely
     def backward(ctx, gradient: Tensor):
         support, _ = ctx.saved_tensors
@@ -68,34 +68,35 @@ class _AtOptimum(torch.autograd.Function):
 
 
 def solve_on_support(operator: Operator, support: Tensor, target: Tensor, iterations: int) -> Tensor:
-    """w with (P^T P w)_S = target_S and w = 0 off the support S, by conjugate gradients: (..., M, C).
+    """w with (P^T P w)_S = target_S and w = 0 outside the support S, by conjugate gradients: (..., M, C).
 
-    Every channel of every signal is a system of its own. It stops when it is solved to the precision of its numbers, or
-    when it meets a direction that the atoms of the support do not see, as there are if they depend on each other.
+    Every channel of every signal is a separate system. Its iterations end when it is solved to floating-point
+    precision, or at a direction in the null space of the atoms on the support, which exists if they are linearly
+    dependent.
     """
     if operators_allowed() and target.ndim == 4 and (found := filters_beside_atoms(operator)):
         static, atoms = found
         if native.takes(target, static.filters, *([] if atoms is None else [atoms])):
             return native.solve_on_support(static, atoms, operator.lipschitz(), support, target, iterations)
     dtype_floor = torch.finfo(target.dtype)
-    unseen = 10 * dtype_floor.eps * operator.lipschitz()
+    least_curvature = 10 * dtype_floor.eps * operator.lipschitz()
     residual = target * support
     solution = torch.zeros_like(residual)
     direction = residual
     size = residual.square().sum(-2, keepdim=True)
-    solved = size * dtype_floor.eps**2
-    going = size > solved
+    tolerance = size * dtype_floor.eps**2
+    active = size > tolerance
     for _ in range(iterations):
-        if not torch.compiler.is_compiling() and not bool(going.any()):
+        if not torch.compiler.is_compiling() and not bool(active.any()):
             break
-        bent = operator.gram(direction) * support
-        curvature = (direction * bent).sum(-2, keepdim=True)
-        going = going & (curvature > unseen * direction.square().sum(-2, keepdim=True))
-        step = torch.where(going, size / curvature.clamp_min(dtype_floor.tiny), 0.0)
+        product = operator.gram(direction) * support
+        curvature = (direction * product).sum(-2, keepdim=True)
+        active = active & (curvature > least_curvature * direction.square().sum(-2, keepdim=True))
+        step = torch.where(active, size / curvature.clamp_min(dtype_floor.tiny), 0.0)
         solution = solution + step * direction
-        residual = residual - step * bent
+        residual = residual - step * product
         new_size = residual.square().sum(-2, keepdim=True)
         direction = residual + new_size / size.clamp_min(dtype_floor.tiny) * direction
         size = new_size
-        going = going & (size > solved)
+        active = active & (size > tolerance)
     return solution

@@ -1,4 +1,4 @@
-"""Which form computes: the definition, or one that is written out by hand."""
+"""Selects the implementation: the definition, or handwritten operators."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ from contextvars import ContextVar
 import torch
 
 _plain = ContextVar("plain", default=False)
-_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # PyTorch 2.6 does not tell
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # not in PyTorch 2.6
 
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """A context in which everything runs by its definition, which may be differentiated more than once."""
+    """A context in which everything is computed by its definition, which can be differentiated more than once."""
     token = _plain.set(True)
     try:
         yield
@@ -21,9 +21,9 @@ def plain() -> Iterator[None]:
 
 
 def operators_allowed() -> bool:
-    """Whether operators of our own may be called here, which compilers keep.
+    """Whether custom operators may be used.
 
-    Not in `plain`, nor where an exporter, `torch.jit.trace` or a transform of `torch.func` looks into them.
+    They may not be used in `plain`, by exporters, in `torch.jit.trace`, or in transforms of `torch.func`.
     """
-    looked_into = _is_exporting() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
-    return not (looked_into or _plain.get())
+    is_traced = _is_exporting() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active()
+    return not (is_traced or _plain.get())

@@ -1,7 +1,8 @@
-"""The real two-dimensional Fourier transform, on small grids as products with small real matrices.
+"""The real two-dimensional Fourier transform, on small grids by products with real matrices.
 
-A grid of tokens is mostly small, so that a product along each axis costs less than a fast transform; and unlike complex
-numbers it exports, compiles and runs everywhere. Half spectra are those of `torch.fft.rfft2`, as a pair of tensors.
+A grid of tokens is mostly small, so that a matrix product along each axis is faster than an FFT. Unlike complex numbers
+it can be exported and compiled, and runs on every device. Half spectra are those of `torch.fft.rfft2`, as a pair of
+real tensors.
 """
 
 import math
@@ -11,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LONGEST_PRODUCTS = 64  # H + W up to which products are the faster way: benchmarks/convolutions.py
+LONGEST_PRODUCTS = 64  # largest H + W for which products are faster: benchmarks/convolutions.py
 
 
 def by_products(grid: tuple[int, int]) -> bool:
-    """Whether to transform a grid by products: a small one, and any where a compiler or an exporter traces."""
+    """Whether a grid is transformed by products: if it is small, and always in a compiler or an exporter."""
     return sum(grid) <= LONGEST_PRODUCTS or torch.compiler.is_compiling()
 
 
@@ -77,12 +78,12 @@ def inverse(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
 
 
 def energies(spectrum: Spectrum, grid: tuple[int, int]) -> Tensor:
-    """What each frequency has of the squared length of an image, by its half spectrum: (..., H, W / 2 + 1, C)."""
+    """The part of the squared norm of an image at each frequency, from its half spectrum: (..., H, W / 2 + 1, C)."""
     return spectrum.power() * (multiplicity(grid[1], spectrum.real) / (grid[0] * grid[1]))[:, None]
 
 
 def multiplicity(width: int, like: Tensor) -> Tensor:
-    """How many frequencies each of a half spectrum stands for: two, but for the first and an even width's middle."""
+    """The number of frequencies that each column of a half spectrum represents: 1 or 2."""
     weights = torch.full((width // 2 + 1,), 2.0, dtype=like.dtype, device=like.device)
     weights[0] = 1
     if width % 2 == 0:
@@ -91,7 +92,7 @@ def multiplicity(width: int, like: Tensor) -> Tensor:
 
 
 def _complex(real: Tensor, imaginary: Tensor) -> Tensor:
-    """A complex matrix as a real one, that takes and gives (real, imaginary) in turn: (n, n) -> (2 n, 2 n)."""
+    """A complex matrix as a real one, for interleaved (real, imaginary) vectors: (n, n) -> (2 n, 2 n)."""
     return (
         torch.stack([torch.stack([real, -imaginary], -1), torch.stack([imaginary, real], -1)], -3)
         .flatten(-2)
@@ -100,7 +101,7 @@ def _complex(real: Tensor, imaginary: Tensor) -> Tensor:
 
 
 def filter_spectrum(filters: Tensor, grid: tuple[int, int]) -> Spectrum:
-    """Of filters (..., h, w, C) with their centre at the origin of a grid: (..., H, W / 2 + 1, C)."""
+    """The half spectra of filters (..., h, w, C) centred at the origin of a grid: (..., H, W / 2 + 1, C)."""
     if by_products(grid):
         return half_spectrum(coefficients(filters, grid))
     maps = filters.movedim(-1, -3)
@@ -114,10 +115,10 @@ def _parts(spectrum: Tensor) -> Spectrum:
 
 
 def coefficients(filters: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Filters (..., h, w, C) with their centre at the origin of a grid, in a real basis: (..., H, W, C).
+    """The coefficients of filters (..., h, w, C), centred at the origin of a grid, in a real basis: (..., H, W, C).
 
-    Along an axis these are the sums with cos(2 pi k m / n) for k = 0 ... n / 2, then those with sin for the k that have
-    one: as many numbers as there are positions.
+    Along an axis the basis is cos(2 pi k m / n) for k = 0 ... n / 2, then the sines that are not zero: as many
+    functions as there are positions.
     """
     height, width, channels = filters.shape[-3:]
     rows, columns = (
@@ -128,15 +129,15 @@ def coefficients(filters: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def half_spectrum(values: Tensor) -> Spectrum:
-    """The half spectrum that belongs to real coefficients: (..., H, W, C) -> (..., H, W / 2 + 1, C)."""
+    """The half spectrum from coefficients in the real basis: (..., H, W, C) -> (..., H, W / 2 + 1, C)."""
     (rows, paired_rows), (columns, paired_columns) = ((size // 2 + 1, (size - 1) // 2) for size in values.shape[-3:-1])
-    beside_rows = (0, 0, 0, 0, 1, rows - 1 - paired_rows)  # puts a sine where its cosine is
+    beside_rows = (0, 0, 0, 0, 1, rows - 1 - paired_rows)  # aligns sines with their cosines
     beside_columns = (0, 0, 1, columns - 1 - paired_columns)
     cosine_cosine = values[..., :rows, :columns, :]
     sine_cosine = F.pad(values[..., rows:, :columns, :], beside_rows)
     cosine_sine = F.pad(values[..., :rows, columns:, :], beside_columns)
     sine_sine = F.pad(F.pad(values[..., rows:, columns:, :], beside_columns), beside_rows)
-    # exp(-i (a + b)) = (cos a - i sin a) (cos b - i sin b), and with -a for the rows below.
+    # exp(-i (a + b)) = (cos a - i sin a) (cos b - i sin b), and with -a for the mirrored rows.
     real = _with_mirrored(cosine_cosine - sine_sine, cosine_cosine + sine_sine, paired_rows)
     return Spectrum(real, _with_mirrored(-sine_cosine - cosine_sine, sine_cosine - cosine_sine, paired_rows))
 
@@ -146,14 +147,14 @@ def _with_mirrored(above: Tensor, below: Tensor, paired: int) -> Tensor:
 
 
 def real_waves(size: int, positions: Tensor, like: Tensor) -> Tensor:
-    """The real basis of an axis at some positions, one function a row: (size, positions)."""
+    """The real basis of an axis at the given positions, one function in each row: (size, positions)."""
     frequencies = torch.arange(size // 2 + 1, device=like.device)[:, None]
     angles = (frequencies * positions % size).to(like.dtype) * (2 * math.pi / size)
     return torch.cat([angles.cos(), angles.sin()[1 : 1 + (size - 1) // 2]])
 
 
 def _waves(size: int, frequencies: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of 2 pi k n / size: (frequencies, size) each, in the precision and on the device of a tensor."""
+    """cos and sin of 2 pi k n / size, (frequencies, size) each, in the precision and on the device of `like`."""
     positions = torch.arange(size, device=like.device)
     angles = (positions[:frequencies, None] * positions % size).to(like.dtype) * (2 * math.pi / size)
     return angles.cos(), angles.sin()

@@ -1,4 +1,4 @@
-"""Gradients that are written out by hand, and cannot be differentiated again without being wrong."""
+"""Handwritten gradients, which would be wrong if they were differentiated again."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 def once(instead: str = "run all of it inside torchvars.sparse.plain()") -> Callable[[Callable], Callable]:
-    """The backward of an autograd function, whose results refuse to be differentiated by whatever they depend on.
+    """A decorator for the backward of an autograd function: differentiating its results raises an error.
 
-    PyTorch's own once_differentiable refuses too, but only if the gradient flows into leaves of the graph that it makes
-    up: `autograd.grad`, and with it every Hessian, goes past these and is silently wrong. What the results depend on
-    has to be among the tensors saved for backward.
+    PyTorch's own once_differentiable raises one only if the gradient reaches nodes that it adds to the graph.
+    `autograd.grad`, and with it every Hessian, bypasses them and is silently wrong. All tensors that the results depend
+    on must be saved for backward.
 
     Args:
-        instead: what to do, for the message.
+        instead: advice for the error message.
     """
 
     def decorate(backward: Callable) -> Callable:
@@ -27,16 +27,18 @@ def once(instead: str = "run all of it inside torchvars.sparse.plain()") -> Call
                 return found
             origins = [each for each in (upstream, *ctx.saved_tensors) if each is not None and each.requires_grad]
             results = [each for each in found if each is not None]
-            refusing = iter(_Refusing.apply(instead, len(results), *results, *origins)) if origins else iter(results)
-            return tuple(None if each is None else next(refusing) for each in found)
+            wrapped = (
+                iter(_Undifferentiable.apply(instead, len(results), *results, *origins)) if origins else iter(results)
+            )
+            return tuple(None if each is None else next(wrapped) for each in found)
 
         return guarded
 
     return decorate
 
 
-class _Refusing(torch.autograd.Function):
-    """Some tensors as they are, said to depend on others."""
+class _Undifferentiable(torch.autograd.Function):
+    """Returns the first `count` tensors unchanged, as functions of all of them; backward raises an error."""
 
     @staticmethod
     def forward(ctx, instead: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:

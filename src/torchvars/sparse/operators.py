@@ -28,10 +28,10 @@ from .fourier import (
 )
 
 
-def found_once(find: Callable[[Any], Any]) -> property:
-    """A property that is found when it is first asked for, and then kept.
+def lazy(find: Callable[[Any], Any]) -> property:
+    """A cached property, which is computed on first access.
 
-    It has a graph if gradients were on when its object was made, which notes so in `grad_enabled`: as if found then.
+    It has a graph if gradients were enabled when the object was constructed, as its `grad_enabled` says.
     """
     name = f"_{find.__name__}"
 
@@ -60,19 +60,19 @@ class Operator(ABC):
         """P u: code (..., M, C) -> signal (..., N, C)."""
 
     def gram(self, code: Tensor) -> Tensor:
-        """P^T P u: how the atoms that are active inhibit each other."""
+        """P^T P u: (..., M, C) -> (..., M, C)."""
         return self.analyze(self.synthesize(code))
 
     def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
-        """a = v^T P P^T v and |P P^T v - a v| of a unit signal v: (..., N, 1) -> (..., 1, C) or (..., 1, 1), both."""
+        """a = v^T P P^T v and |P P^T v - a v| for a unit signal v, (..., N, 1): both (..., 1, C) or (..., 1, 1)."""
         analysis = self.analyze(direction)
         mean = analysis.square().sum(-2, keepdim=True)
         return mean, (self.synthesize(analysis) - mean * direction).norm(dim=-2, keepdim=True)
 
     def lipschitz(self) -> Tensor:
-        """The largest eigenvalue of P^T P, never below it, broadcast against a code: (..., 1, C) or (..., 1, 1).
+        """An upper bound on the largest eigenvalue of P^T P, broadcast against a code: (..., 1, C) or (..., 1, 1).
 
-        It sets a step size and is no part of what is learned: it carries no gradient. Found once.
+        It sets the step size, and has no gradient. It is computed once.
         """
         if self._bound is None:
             self._bound = self.find_bound()
@@ -80,21 +80,21 @@ class Operator(ABC):
 
     @abstractmethod
     def find_bound(self) -> Tensor:
-        """What `lipschitz` returns."""
+        """Computes the bound that `lipschitz` returns."""
 
     def magnitude(self) -> "Operator":
-        """|P|: the dictionary of the absolute values of the entries."""
-        raise ValueError(f"{type(self).__name__} does not say its magnitude: take step=Spectral()")
+        """|P|, the dictionary of the absolute values of the entries."""
+        raise ValueError(f"{type(self).__name__} does not implement magnitude: use step=Spectral()")
 
     def totals(self) -> Tensor:
         """P 1, the sum of all atoms: (..., N, C) or (..., N, 1)."""
-        raise ValueError(f"{type(self).__name__} does not say its totals: take step=Spectral()")
+        raise ValueError(f"{type(self).__name__} does not implement totals: use step=Spectral()")
 
     def row_sums(self) -> Tensor:
         """|P|^T |P| 1, broadcast against a code: (..., M, C) or (..., M, 1).
 
-        The diagonal matrix D of it majorises P^T P, since D - P^T P is diagonally dominant: one number for each atom,
-        without an eigenvalue. Unlike `lipschitz` it is differentiated.
+        The diagonal matrix D of these sums majorises P^T P, since D - P^T P is diagonally dominant. So 1 / D is a step
+        size for each atom that needs no eigenvalue. Unlike `lipschitz` it has a gradient.
         """
         magnitude = self.magnitude()
         return rounded_up(magnitude.analyze(magnitude.totals()), self.size)
@@ -104,8 +104,8 @@ class Dense(Operator):
     """A dictionary given as a matrix, one for each batch entry and head.
 
     Args:
-        atoms: (..., N, M), one atom a column.
-        nonnegative: whether no atom has a negative entry, which makes the bound cheaper to find.
+        atoms: (..., N, M), one atom in each column.
+        nonnegative: whether all entries are nonnegative, which makes the bound cheaper.
     """
 
     def __init__(self, atoms: Tensor, *, nonnegative: bool = False):
@@ -116,9 +116,9 @@ class Dense(Operator):
         self.size = atoms.shape[-1]
         self.grad_enabled = torch.is_grad_enabled()
 
-    @found_once
+    @lazy
     def gram_matrix(self) -> Tensor | None:
-        """P^T P, (..., M, M): it pays unless there are far more atoms than positions."""
+        """P^T P, (..., M, M); None if there are more than twice as many atoms as positions."""
         return self.atoms.mT @ self.atoms if self.size <= 2 * self.atoms.shape[-2] else None
 
     def analyze(self, signal: Tensor) -> Tensor:
@@ -131,21 +131,21 @@ class Dense(Operator):
         return super().gram(code) if self.gram_matrix is None else self.gram_matrix @ code
 
     def find_bound(self) -> Tensor:
-        """At most 5 % above the largest eigenvalue, for any atoms; nonnegative ones: see `perron_eigenvalue`."""
+        """At most 5 % above the largest eigenvalue, for any atoms; for nonnegative atoms see `perron_eigenvalue`."""
         atoms = self.atoms.detach()
-        # P P^T and P^T P have the same largest eigenvalue: take the smaller matrix.
+        # P P^T and P^T P have the same largest eigenvalue: use the smaller matrix.
         small = atoms @ atoms.mT if atoms.shape[-2] < self.size else self.gram_matrix.detach()
         bound, self._direction = perron_eigenvalue(small) if self.nonnegative else largest_eigenvalue(small)
         return bound[..., None, None]
 
     def principal(self) -> tuple[Tensor, Tensor]:
-        """The direction that the atoms share most, and what is left without it.
+        """The principal direction of the atoms, and a bound on the other directions.
 
         Returns:
-            A unit signal v, (..., N, 1), near the top eigenvector of P P^T, and an upper bound, (..., 1, 1), on P P^T
-            between signals orthogonal to v.
+            A unit signal v, (..., N, 1), close to the top eigenvector of P P^T, and an upper bound, (..., 1, 1), on the
+            eigenvalues of P P^T restricted to signals orthogonal to v.
         """
-        self.lipschitz()  # finds the direction, too
+        self.lipschitz()  # also computes the direction
         atoms, direction = self.atoms.detach(), self._direction
         if direction.shape[-2] == self.size:
             direction = atoms @ direction
@@ -153,7 +153,7 @@ class Dense(Operator):
         # (I - v v^T) P P^T (I - v v^T) has the eigenvalues of P^T P - q q^T with q = P^T v.
         share = direction.mT @ atoms
         gram = atoms.mT @ atoms if self.gram_matrix is None else self.gram_matrix.detach()
-        bound, _ = largest_eigenvalue(gram - share.mT @ share, slack=1.0)  # it need not be tight to be of use
+        bound, _ = largest_eigenvalue(gram - share.mT @ share, slack=1.0)  # the bound need not be tight
         return direction, bound[..., None, None]
 
     def magnitude(self) -> Operator:
@@ -165,16 +165,16 @@ class Dense(Operator):
     def moments(self, direction: Tensor) -> tuple[Tensor, Tensor]:
         share = direction.mT @ self.atoms
         mean = share.square().sum(-1, keepdim=True)
-        image = (self.atoms * share).sum(-1, keepdim=True)  # faster than a product with one column
+        image = (self.atoms * share).sum(-1, keepdim=True)  # faster than a matrix-vector product
         return mean, (image - mean * direction).norm(dim=-2, keepdim=True)
 
 
 class Partition(Dense):
-    """A dense dictionary in which every position shares itself out among the atoms.
+    """A dense dictionary in which the entries of each position are shares of one, nonnegative with a sum of 1.
 
-    No entry is negative and each row sums to one, so that P 1 = 1 and the row sums of P^T P are P^T 1. One step of ISTA
-    from zero with these as step sizes, without a penalty, is (P^T x) / (P^T 1): each atom holds the mean of the values
-    that are shared with it, which is linear attention with its denominator.
+    Then P 1 = 1, and the row sums of P^T P are P^T 1. One step of ISTA from zero without a penalty, with the inverse of
+    these sums as step sizes, is (P^T x) / (P^T 1): the code of each atom is the weighted mean of the values, which is
+    linear attention with its denominator.
 
     Args:
         shares: (..., N, M), such as a softmax over the atoms.
@@ -188,7 +188,7 @@ class Partition(Dense):
 
 
 class SoftPartition(Partition):
-    """P = softmax(k W) along its rows, of keys k and prototypes W. It is computed when it is first asked for.
+    """P = softmax(k W) along the rows, for keys k and prototypes W. It is computed on first access.
 
     Args:
         keys: (..., N, d).
@@ -200,7 +200,7 @@ class SoftPartition(Partition):
         self.nonnegative, self.size = True, prototypes.shape[-1]
         self.grad_enabled = torch.is_grad_enabled()
 
-    @found_once
+    @lazy
     def atoms(self) -> Tensor:
         """(..., N, M)."""
         if operators_allowed() and self.keys.ndim == 4 and native.takes(self.keys, self.prototypes):
@@ -209,10 +209,10 @@ class SoftPartition(Partition):
 
 
 class Convolution(Operator):
-    """Every circular shift of a few filters for each channel: P is a convolution, P^T the correlation with it.
+    """All circular shifts of a few filters for each channel: P is a convolution, P^T a correlation.
 
-    Atom (f, p) is filter f with its centre at position p, so M = F H W. Circular, so the adjoint is exact and the
-    Fourier transform diagonalises it: at each frequency P^T P is the F x F matrix k* k^T of rank one.
+    Atom (f, p) is filter f centred at position p, so M = F H W. Since shifts are circular, the adjoint is exact, and
+    the Fourier transform block-diagonalises P^T P: at each frequency it is the F x F matrix k* k^T of rank one.
 
     Args:
         filters: (..., C, F, h, w), no larger than the grid.
@@ -226,9 +226,9 @@ class Convolution(Operator):
         self.filters = filters.movedim(-4, -1)  # (..., F, h, w, C)
         self.grad_enabled = torch.is_grad_enabled()
 
-    @found_once
+    @lazy
     def spectrum(self) -> Spectrum:
-        """Of the filters: (..., F, H, W / 2 + 1, C)."""
+        """The spectrum of the filters: (..., F, H, W / 2 + 1, C)."""
         return filter_spectrum(self.filters, self.grid)
 
     def analyze(self, signal: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ class Convolution(Operator):
         return self._to_code(self._explained(code))
 
     def find_bound(self) -> Tensor:
-        """Exact: the largest of sum_f |k_f|^2 over all frequencies, for each channel."""
+        """The exact largest eigenvalue: the maximum of sum_f |k_f|^2 over all frequencies, for each channel."""
         return rounded_up(self._power().amax((-3, -2)), self.grid[0] * self.grid[1]).unsqueeze(-2)
 
     def magnitude(self) -> "Convolution":
@@ -273,7 +273,7 @@ class Convolution(Operator):
 
 
 class Joint(Operator):
-    """The union of two dictionaries, [P1, P2]: the code holds that of the first, then that of the second."""
+    """The union of two dictionaries, [P1, P2]. Its code is the code of the first, then that of the second."""
 
     def __init__(self, first: Operator, second: Operator):
         self.first, self.second = first, second
@@ -293,10 +293,10 @@ class Joint(Operator):
         return self.first.totals() + self.second.totals()
 
     def find_bound(self) -> Tensor:
-        """Within a few per cent where the strongest direction is that of a dense part; never above the sum of the two.
+        """A bound at most equal to the sum of both bounds; close if the principal direction is that of a dense part.
 
-        Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b no less than |A v - a v|, and d a bound on A
-        between signals orthogonal to v. Then no eigenvalue of A is above the larger one of the matrix (a, b; b, d).
+        Let A = P1 P1^T + P2 P2^T, v any unit signal, a = v^T A v, b >= |A v - a v|, and d a bound on A restricted to
+        signals orthogonal to v. Then the largest eigenvalue of A is at most that of the matrix (a, b; b, d).
         """
         dense = self.second
         if operators_allowed() and isinstance(dense, Dense) and (found := filters_beside_atoms(self)):
@@ -311,7 +311,7 @@ class Joint(Operator):
                 direction, rest = part.principal()
                 a, b = 0, 0
                 for operator in (part, other):
-                    with torch.no_grad():  # which torch.jit.trace does not see, but it sees detach
+                    with torch.no_grad():  # torch.jit.trace ignores no_grad, but records detach
                         mean, deviation = (moment.detach() for moment in operator.moments(direction))
                     a, b = a + mean, b + deviation
                 d = rest + other_bound
@@ -321,7 +321,7 @@ class Joint(Operator):
 
 
 def filters_beside_atoms(operator: Operator) -> tuple[Convolution, Tensor | None] | None:
-    """The convolution that an operator is, alone or beside atoms, if its filters are the same for all of a batch."""
+    """The convolution of an operator and its atoms, if any; None if there is none, or its filters differ in a batch."""
     static, atoms = operator, None
     if type(operator) is Joint and type(operator.second) is Dense:
         static, atoms = operator.first, operator.second.atoms
@@ -329,7 +329,7 @@ def filters_beside_atoms(operator: Operator) -> tuple[Convolution, Tensor | None
 
 
 def check_filters(size: Sequence[int], grid: Sequence[int]) -> None:
-    """A ValueError if filters of this size are larger than the grid."""
+    """Raises a ValueError if filters of this size are larger than the grid."""
     if size[0] > grid[0] or size[1] > grid[1]:
         raise ValueError(
             f"filters of {size[0]} x {size[1]} do not fit on a grid of {grid[0]} x {grid[1]}: "

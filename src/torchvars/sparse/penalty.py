@@ -1,4 +1,4 @@
-"""What a code pays for being large: the penalty of a problem, or a shrinkage that belongs to none."""
+"""The penalty on the code: L1, or a shrinkage function that is not the proximal map of any penalty."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from .threshold import soft
 
 
 class L1:
-    """strength |u|_1, the penalty of the paper.
+    """The penalty of the paper, strength |u|_1.
 
     Args:
         strength: the paper's lambda; a number, or a tensor that broadcasts against a code.
@@ -22,23 +22,23 @@ class L1:
         return (self.strength * code.abs()).sum(-2)
 
     def rise(self, code: Tensor, move: Tensor) -> Tensor:
-        """value(code + move) - value(code), without the rounding of either sum."""
+        """value(code + move) - value(code), without the rounding errors of the two sums."""
         return (self.strength * ((code + move).abs() - code.abs())).sum(-2)
 
     def prox(self, code: Tensor, step: Tensor | float) -> Tensor:
-        """S(u, strength step), the other half of a step of that size."""
+        """S(u, strength step), the proximal map of the penalty for a step size."""
         return soft(code, self.strength * step)
 
     def slope(self, code: Tensor) -> Tensor:
-        """strength sign(u), the derivative where u is not zero: at an optimum minus that of the smooth half."""
+        """strength sign(u), the derivative where u is not zero; at an optimum minus the gradient of the smooth part."""
         return self.strength * code.sign()
 
 
 class Shrinkage:
-    """A threshold that is no proximal map, as the released code has it: a step can be taken, but nothing is minimised.
+    """A threshold that is not a proximal map, as in the authors' code. Steps are defined, but there is no objective.
 
     Args:
-        strength: as of `L1`.
+        strength: as in `L1`.
         threshold: (code, amount) -> code.
     """
 
@@ -49,13 +49,13 @@ class Shrinkage:
         return self.threshold(code, self.strength * step)
 
     def value(self, *codes: Tensor) -> Tensor:
-        raise self.refusal()
+        raise self.error()
 
     rise = slope = value
 
-    def refusal(self) -> ValueError:
-        """The error of whatever needs a penalty."""
+    def error(self) -> ValueError:
+        """The error for a method that needs a penalty."""
         return ValueError(
             f"the threshold {getattr(self.threshold, '__name__', self.threshold)} belongs to no penalty, so there is "
-            "no objective and no optimum, which Equilibrium and SpaRSA need: take ISTA, FISTA or LearnedISTA"
+            "no objective and no optimum, which Equilibrium and SpaRSA need: use ISTA, FISTA or LearnedISTA"
         )

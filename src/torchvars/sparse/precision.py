@@ -1,4 +1,4 @@
-"""Solving a problem in half precision loses it: where autocast is on, it is left."""
+"""Leaving autocast: half precision is not enough to solve a problem."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def outside_autocast(tensor: Tensor) -> AbstractContextManager:
-    """A context in which products of precise tensors stay precise; none where autocast is off, so that it exports."""
+    """A context without autocast; a null context if autocast is off, which exporters support."""
     device = tensor.device.type
     if not torch.amp.is_autocast_available(device):  # as on the meta device
         return nullcontext()
@@ -17,7 +17,7 @@ def outside_autocast(tensor: Tensor) -> AbstractContextManager:
 
 
 def precisely(backward: Callable) -> Callable:
-    """The backward of an autograd function, the same whether it is called inside autocast or outside."""
+    """A decorator for the backward of an autograd function, which then runs outside autocast."""
 
     @wraps(backward)
     def outside(ctx, upstream: Tensor):

@@ -1,4 +1,4 @@
-"""The problem a VARS layer solves."""
+"""The problem that a VARS layer solves."""
 
 import math
 from collections.abc import Callable
@@ -6,19 +6,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .operators import Operator, found_once
+from .operators import Operator, lazy
 from .penalty import L1, Shrinkage
 from .threshold import soft
 
 
 class SparseCoding:
-    """minimise over u    1/2 |P u - x|^2 + strength |u|_1, for each channel of each signal on its own.
+    """The problem of minimising 1/2 |P u - x|^2 + strength |u|_1 over u, separately for each channel of each signal.
 
     Args:
         operator: the dictionary P.
         signal: x, (..., N, C).
-        strength: the paper's lambda; a number, or a tensor that broadcasts against a code; or a penalty with one.
-        threshold: the shrinkage of a step; `soft` is the one that belongs to |u|_1, any other to no penalty.
+        strength: the paper's lambda: a number, a tensor that broadcasts against a code, or a penalty object.
+        threshold: the shrinkage function of a step; `soft` belongs to |u|_1, any other to no penalty.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class SparseCoding:
 
     @property
     def strength(self) -> Tensor | float:
-        """That of the penalty."""
+        """The strength of the penalty."""
         return self.penalty.strength
 
     @property
@@ -49,9 +49,9 @@ class SparseCoding:
         """The shrinkage of a step."""
         return soft if isinstance(self.penalty, L1) else self.penalty.threshold
 
-    @found_once
+    @lazy
     def analysis(self) -> Tensor:
-        """P^T x, all that the iterations need of the signal: (..., M, C)."""
+        """P^T x, through which alone the iterations depend on the signal: (..., M, C)."""
         return self.operator.analyze(self.signal)
 
     def objective(self, code: Tensor) -> Tensor:
@@ -60,24 +60,26 @@ class SparseCoding:
         return error.square().sum(-2) / 2 + self.penalty.value(code)
 
     def gradient(self, code: Tensor) -> Tensor:
-        """P^T P u - P^T x, the gradient of the smooth half."""
+        """P^T P u - P^T x, the gradient of the smooth part of the objective."""
         return self.operator.gram(code) - self.analysis
 
     def shrink(self, code: Tensor, step: Tensor | float) -> Tensor:
-        """S(u, strength * step), the other half of a step of that size."""
+        """S(u, strength * step), the shrinkage for a step size."""
         return self.penalty.prox(code, step)
 
     def violation(self, code: Tensor) -> Tensor:
-        """How far a code is from optimal, max |u - S(u - gradient(u), strength)|: (..., M, C) -> (..., C)."""
+        """The distance of a code from optimality, max |u - S(u - gradient(u), strength)|: (..., M, C) -> (..., C)."""
         return (code - self.shrink(code - self.gradient(code), 1.0)).abs().amax(-2)
 
 
 def check_strength(strength: float) -> float:
-    """The strength, or a ValueError if it is no penalty."""
+    """Returns the strength; raises a ValueError if it is invalid."""
     try:
         fits = bool(0 <= strength < math.inf)
-    except (TypeError, RuntimeError):  # no number, or more than one
+    except (TypeError, RuntimeError):  # not a number, or more than one
         fits = False
     if not fits:
-        raise ValueError(f"strength must be zero or positive, and finite, got {strength}: it weighs the penalty |u|_1")
+        raise ValueError(
+            f"strength must be zero or positive, and finite, got {strength}: it is the weight of the penalty |u|_1"
+        )
     return strength

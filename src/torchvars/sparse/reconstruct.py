@@ -1,4 +1,4 @@
-"""P u for the code u of a solver, by the fastest form there is."""
+"""P u for the code u of a solver, by the fastest available implementation."""
 
 from typing import TypeGuard
 
@@ -15,8 +15,8 @@ from .steps import RowSum, Spectral
 
 
 def reconstruct(problem: SparseCoding, solver: Solver, reader: Operator | None = None) -> Tensor:
-    """P u for the code u of the solver, or R u of a reader R: (..., N, C). Fast where there is a fast form."""
-    if operators_allowed() and _is_papers(solver, problem):
+    """P u for the code u of the solver, or R u for a reader R: (..., N, C). Uses a kernel if there is one."""
+    if operators_allowed() and _has_kernel(solver, problem):
         fast = _with_atoms if _is_dense(problem.operator) else _with_filters
         output = fast(problem, solver, reader)
         if output is not None:
@@ -24,8 +24,8 @@ def reconstruct(problem: SparseCoding, solver: Solver, reader: Operator | None =
     return (reader or problem.operator).synthesize(solver.solve(problem))
 
 
-def _is_papers(solver: Solver, problem: SparseCoding) -> TypeGuard[ISTA]:
-    """Whether it is ISTA with the soft threshold, in steps whose number is known."""
+def _has_kernel(solver: Solver, problem: SparseCoding) -> TypeGuard[ISTA]:
+    """Whether the kernels implement the solver: ISTA with the soft threshold and a fixed number of steps."""
     return (
         type(solver) is ISTA
         and type(solver.step) in (Spectral, RowSum)
@@ -42,7 +42,7 @@ def _is_dense(operator: Operator | None) -> TypeGuard[Dense]:
 
 
 def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
-    """By a convolution, alone or beside a dense dictionary; None if it is neither."""
+    """The reconstruction by a convolution, alone or with a dense dictionary; None if the operator is neither."""
     found = filters_beside_atoms(problem.operator)
     if reader is not None or type(solver.step) is not Spectral or found is None:
         return None
@@ -55,7 +55,7 @@ def _with_filters(problem: SparseCoding, solver: ISTA, reader: Operator | None) 
 
 
 def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
-    """By a dense dictionary, read out by itself or another one; None where there is no such form."""
+    """The reconstruction by a dense dictionary, with or without a reader; None if no kernel computes it."""
     operator, signal, strength = problem.operator, problem.signal, problem.strength
     if (output := _with_shares(problem, solver, reader)) is not None:
         return output
@@ -80,7 +80,7 @@ def _with_atoms(problem: SparseCoding, solver: ISTA, reader: Operator | None) ->
 
 
 def _with_shares(problem: SparseCoding, solver: ISTA, reader: Operator | None) -> Tensor | None:
-    """By shares that nobody has asked for yet, read out by themselves or others; None where there is no such form."""
+    """The reconstruction by soft partitions, whose atoms are not stored; None if no kernel computes it."""
     parts = [problem.operator] if reader is None else [problem.operator, reader]
     if type(solver.step) is not RowSum or solver.start == "scaled":
         return None

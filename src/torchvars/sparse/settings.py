@@ -1,8 +1,8 @@
-"""Solvers as plain settings, to be written into a file, and back."""
+"""Solvers as dictionaries of settings for files, and back."""
 
 import inspect
 
-from .checks import whole
+from .checks import positive_integer
 from .dynamics import LCA, NeuralDynamics
 from .equilibrium import Equilibrium
 from .solvers import FISTA, ISTA, LearnedISTA, ProximalGradient, Solver, SpaRSA, check_name
@@ -18,16 +18,16 @@ SOLVERS: dict[str, type[Solver]] = {
 }
 
 
-EQUILIBRIUM = "equilibrium_"  # before the name of a solver
+EQUILIBRIUM = "equilibrium_"  # prefix of the name of a solver
 
 
 def solver_names() -> list[str]:
-    """Of all solvers: those of SOLVERS, and `equilibrium_` before one of them for `Equilibrium` around it."""
+    """The names of all solvers: those of SOLVERS, and each with the prefix `equilibrium_`, for `Equilibrium`."""
     return [*SOLVERS, *(EQUILIBRIUM + name for name in SOLVERS)]
 
 
 def settings_of(solver: Solver) -> dict:
-    """The name and the arguments that build a solver again; learned values are in its state."""
+    """The name and the arguments from which `solver_from` builds the solver. Learned values are in its state."""
     if isinstance(solver, Equilibrium):
         return {"name": "equilibrium", "solver": settings_of(solver.solver), "iterations": solver.iterations}
     for name, kind in SOLVERS.items():
@@ -36,9 +36,9 @@ def settings_of(solver: Solver) -> dict:
             if isinstance(solver, ProximalGradient):
                 settings |= _settings_of_rule(solver.step)
             if settings.get("learned") == solver.steps and isinstance(solver, LearnedISTA):
-                del settings["learned"]  # as many steps as it was built with
+                del settings["learned"]  # the default: one pair for each step
             return settings
-    raise ValueError(f"{type(solver).__name__} is not in SOLVERS, so that it cannot be named in a file: add it there")
+    raise ValueError(f"{type(solver).__name__} is not in SOLVERS, so it has no name in a file: add it there")
 
 
 def _settings_of_rule(rule: StepRule) -> dict:
@@ -46,12 +46,12 @@ def _settings_of_rule(rule: StepRule) -> dict:
         return {**_settings_of_rule(rule.rule), "learned": len(rule.size)}
     for name, kind in STEP_RULES.items():
         if type(rule) is kind:
-            return {} if kind is Spectral else {"step_size": name}  # files from before there was a choice name none
-    raise ValueError(f"{type(rule).__name__} is not in STEP_RULES, so that it cannot be named in a file: add it there")
+            return {} if kind is Spectral else {"step_size": name}  # the default, which older files do not name
+    raise ValueError(f"{type(rule).__name__} is not in STEP_RULES, so it has no name in a file: add it there")
 
 
 def solver_from(settings: dict) -> Solver:
-    """The solver that `settings_of` described."""
+    """The solver of the settings that `settings_of` returns."""
     if not isinstance(settings, dict):
         raise ValueError(
             f"settings of a solver have a name and its arguments, as in {{'name': 'ista'}}, got {settings!r}"
@@ -79,7 +79,7 @@ def solver_from(settings: dict) -> Solver:
         arguments["step"] = STEP_RULES[check_name("step_size", step_size, STEP_RULES)]()
     if learned is None:
         return kind(**arguments)
-    rule = Learned(whole("learned", learned), arguments.pop("step", None))
+    rule = Learned(positive_integer("learned", learned), arguments.pop("step", None))
     solver = kind(**({"steps": learned} | arguments))
     solver.step = rule
     return solver

@@ -1,4 +1,4 @@
-"""Solvers of the sparse coding problem by a few recurrent steps."""
+"""Solvers of the sparse coding problem, which take a few recurrent steps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .checks import is_number, setting, whole
+from .checks import is_number, positive_integer, setting
 from .problem import SparseCoding
 from .steps import Learned, Spectral, StepRule, check_rule
 
 STARTS = {
-    "analysis": lambda problem: problem.analysis,  # P^T x, the paper's
+    "analysis": lambda problem: problem.analysis,  # P^T x, as in the paper
     "zero": lambda problem: torch.zeros_like(problem.analysis),
     "scaled": lambda problem: problem.analysis / problem.operator.lipschitz(),
-    "thresholded": lambda problem: problem.shrink(problem.analysis, 1.0),  # the released code's
+    "thresholded": lambda problem: problem.shrink(problem.analysis, 1.0),  # as in the authors' code
 }
 
 
@@ -35,7 +35,7 @@ def check_tolerance(name: str, tolerance: float | None) -> float | None:
 
 
 class Status(StrEnum):
-    """How a run ended, in words."""
+    """The reason why a run of a solver ended."""
 
     MET = "the tolerance was met"
     UNMET = "all steps were taken and the tolerance was not met"
@@ -44,12 +44,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found, and how far that is from optimal.
+    """The result of a solver, and how far it is from the optimum.
 
     Args:
         code: (..., M, C).
-        steps: how many were taken.
-        violation: of optimality, (..., C); see `SparseCoding.violation`.
+        steps: number of steps taken.
+        violation: of the optimality condition, (..., C); see `SparseCoding.violation`.
         status: how the run ended.
     """
 
@@ -60,18 +60,18 @@ class Solution:
 
 
 class Solver(nn.Module, ABC):
-    """Solves a `SparseCoding` problem; differentiating through it differentiates every step.
+    """A solver of `SparseCoding` problems. Its gradient is that of all its steps.
 
-    A solver is written as the endless sequence of its codes, in `iterates`; how many are taken is decided here, once.
+    Subclasses define the infinite sequence of codes, in `iterates`. This class decides how many steps are taken.
 
     Args:
-        steps: how many steps to take, at most.
-        start: the code to start from, a key of `STARTS`.
-        tolerance: stop as soon as no code violates optimality by more than this. It reads the code at every step, so
-            a layer with a tolerance does not compile to one graph.
+        steps: largest number of steps.
+        start: the initial code, a key of `STARTS`.
+        tolerance: the solver stops as soon as no violation of optimality is above it. This reads the code after every
+            step, so a layer with a tolerance does not compile to one graph.
     """
 
-    steps = setting("steps", whole)
+    steps = setting("steps", positive_integer)
     start = setting("start", partial(check_name, names=STARTS))
     tolerance = setting("tolerance", check_tolerance)
 
@@ -81,10 +81,10 @@ class Solver(nn.Module, ABC):
 
     @abstractmethod
     def iterates(self, problem: SparseCoding) -> Iterator[Tensor]:
-        """Codes (..., M, C) without end, the start first."""
+        """The infinite sequence of codes (..., M, C), beginning with the start."""
 
     def trajectory(self, problem: SparseCoding) -> Iterator[Tensor]:
-        """The codes of a run, the start first: at most steps + 1 of them."""
+        """The codes of a run, beginning with the start: at most steps + 1."""
         for _, code in zip(range(self.steps + 1), self.iterates(problem)):  # noqa: B905 (one of the two is endless)
             yield code
             if self.tolerance is not None and bool((problem.violation(code) <= self.tolerance).all()):
@@ -98,7 +98,7 @@ class Solver(nn.Module, ABC):
 
     @torch.no_grad()
     def solution(self, problem: SparseCoding) -> Solution:
-        """What `solve` finds, without its gradient, and how the run went."""
+        """The result of `solve`, without its gradient, and how the run ended."""
         for steps, code in enumerate(self.trajectory(problem)):  # noqa: B007 (the last one is wanted)
             pass
         violation = problem.violation(code)
@@ -115,10 +115,10 @@ class Solver(nn.Module, ABC):
 
 
 class ProximalGradient(Solver):
-    """Solvers that move down the gradient by a step that never leads up, and shrink.
+    """Solvers that alternate a gradient step and a shrinkage, with step sizes for which the objective never rises.
 
     Args:
-        step: how long the steps are; `Spectral()` when None.
+        step: the rule for the step sizes; `Spectral()` when None.
     """
 
     step: StepRule
@@ -168,10 +168,10 @@ class FISTA(ProximalGradient):
 class LearnedISTA(ISTA):
     """ISTA whose step sizes and thresholds are learned, one pair for each step; it starts as ISTA.
 
-    When `steps` is raised after construction, the last pair serves the steps added.
+    If `steps` is raised after construction, further steps use the last pair.
 
     Args:
-        step: the rule where they begin.
+        step: the rule for the initial step sizes.
     """
 
     def __init__(
@@ -186,11 +186,12 @@ class LearnedISTA(ISTA):
 
 
 class SpaRSA(Solver):
-    """Shrinkage that steps by the curvature it meets, not by the largest there is (Wright, Nowak, Figueiredo 2009).
+    """Proximal gradient with step sizes from the local curvature (Wright, Nowak, Figueiredo 2009).
 
-    Each signal steps by the inverse of the curvature along its last move, then goes along the new move as far as the
-    objective falls, at most the whole of it. From P^T x / L, where the strongest direction is settled already, three
-    steps come about as near to the optimum as ten of ISTA: docs/solvers.md. One P^T P a step, and two to begin.
+    The step size of each signal is the inverse of the curvature along its last move. A line search then scales the
+    move, by 1 at most, so that the objective falls most. From the start P^T x / L, where the strongest direction has
+    converged already, three steps come about as close to the optimum as ten of ISTA: see docs/solvers.md. A step takes
+    one product with P^T P, and the start two.
     """
 
     def __init__(self, steps: int = 3, start: str = "scaled", tolerance: float | None = None):
@@ -204,17 +205,17 @@ class SpaRSA(Solver):
         while True:
             yield code
             move = problem.shrink(code - step * gradient, step) - code
-            bent = problem.operator.gram(move)
-            curvature = _dot(move, bent)
+            product = problem.operator.gram(move)
+            curvature = _dot(move, product)
             cost = problem.penalty.rise(code, move).unsqueeze(-2)
             share = _ratio(-_dot(gradient, move) - cost, curvature).clamp(0, 1)
-            code, gradient = code + share * move, gradient + share * bent
-            # Along a move that the dictionary does not see there is no curvature: bounded, so that it stays a number.
+            code, gradient = code + share * move, gradient + share * product
+            # A move in the null space of the dictionary has no curvature: the step size is bounded to stay finite.
             step = torch.minimum(_ratio(_dot(move, move), curvature), 1000 * steepest)
 
 
-class Around(Solver):
-    """A solver around another one, which takes the steps: its settings are read and set through this one.
+class SolverWrapper(Solver):
+    """A solver that wraps another one, which takes the steps. Settings are read from and written to the wrapped solver.
 
     Args:
         solver: takes the steps.

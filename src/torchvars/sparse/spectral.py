@@ -1,17 +1,17 @@
 """A sparse coding problem in the real Fourier basis of its grid, where a convolution is a product.
 
-An orthonormal change of basis of the signals, x' = T x and P' = T P, changes neither P^T P nor P^T x, so that the same
-codes solve the problem: a solver need not know. With filters that no longer change a step is then one transform of the
-code there, one product, one product, and one transform back: few nodes in a graph that is exported.
+An orthonormal change of basis of the signals, x' = T x and P' = T P, changes neither P^T P nor P^T x. The same codes
+solve the problem, and the solver is the same. With fixed filters a step is a transform of the code, two products, and
+the inverse transform, which are few nodes in an exported graph.
 
-Along an axis of n positions the basis is cos(2 pi k m / n) for k = 0 ... n / 2, then sin for those k that have one.
+Along an axis of n positions the basis is cos(2 pi k m / n) for k = 0 ... n / 2, then the sines that are not zero.
 On a grid a signal is x = cc - i sc - j cs + i j ss with a unit i for the rows and another, j, for the columns, and so
 is a filter k. At each position p of the coefficients their product has four terms,
 
     (k x)_p = k0_p x_p + kr_p x_r(p) + kc_p x_c(p) + krc_p x_rc(p)
 
-with r(p), c(p) and rc(p) the position where cos and sin are exchanged in the rows, the columns and both. The transposed
-product has kr and kc negative.
+where r(p), c(p) and rc(p) are the positions with cos and sin exchanged along the rows, the columns and both. In the
+transposed product kr and kc have the opposite sign.
 """
 
 import torch
@@ -23,11 +23,11 @@ from .operators import Operator, check_filters
 
 
 class Basis(nn.Module):
-    """The transform T of a grid, and where the terms of a product are.
+    """The transform T of a grid, and the positions of the terms of a product.
 
     Args:
         grid: (H, W).
-        like: a tensor of the precision and on the device wanted.
+        like: a tensor whose precision and device are used.
     """
 
     rows: Tensor
@@ -47,7 +47,7 @@ class Basis(nn.Module):
             self.register_buffer(name, waves / waves.norm(dim=1, keepdim=True), persistent=False)
             self.register_buffer(f"{name}_back", getattr(self, name).mT.contiguous(), persistent=False)
         row, column = (_axis(size, like) for size in grid)
-        # Each (4, H W): the term without an exchange, and with one of rows, of columns, of both.
+        # Each (4, H W): the term without an exchange, and those with rows, columns and both exchanged.
         both = [(0, 0), (1, 0), (0, 1), (1, 1)]
         partners, sources, signs = (
             torch.stack([_on_grid(row[table][r], column[table][c], table, grid[1]) for r, c in both])
@@ -68,7 +68,7 @@ class Basis(nn.Module):
         return self._along_both(self.rows_back, self.columns_back, values)
 
     def factors(self, kernel: Tensor) -> Tensor:
-        """k0, kr, kc and krc of filters given by their coefficients: (..., H W, C) -> (..., 4, H W, C)."""
+        """k0, kr, kc and krc from the coefficients of filters: (..., H W, C) -> (..., 4, H W, C)."""
         return kernel.index_select(-2, self.sources).unflatten(-2, (4, -1)) * self.signs
 
     def exchanged(self, values: Tensor) -> Tensor:
@@ -81,8 +81,8 @@ class Basis(nn.Module):
 
 
 def _axis(size: int, like: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Of an axis, without and with an exchange of cos and sin: the partner of each position, where a filter has the
-    factor, and its sign, which is 0 where there is no sine."""
+    """Three tables of an axis, each without and with an exchange of cos and sin: the partner of each position, the
+    position of the factor in a filter, and its sign, 0 if there is no sine."""
     cosines, sines = size // 2 + 1, (size - 1) // 2
     here = torch.arange(size, device=like.device)
     is_sine = here >= cosines
@@ -95,18 +95,18 @@ def _axis(size: int, like: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
 
 
 def _on_grid(row: Tensor, column: Tensor, table: int, width: int) -> Tensor:
-    """Positions (or, of table 2, signs) of the axes as those of the grid: (H), (W) -> (H W)."""
+    """Positions of the grid from those of the axes (in table 2: signs): (H), (W) -> (H W)."""
     row, column = row[:, None], column[None, :]
     return (row * column if table == 2 else row * width + column).flatten()
 
 
 class SpectralConvolution(Operator):
-    """T P for a convolution P whose filters no longer change: code -> coefficients of the signal.
+    """T P for a convolution P with fixed filters: code -> coefficients of the signal.
 
     Args:
         basis: of the grid.
         kernel: coefficients of the filters, (..., F, H W, C).
-        power: those of the sum over all filters of k k^T, (..., H W, C).
+        power: coefficients of the sum over all filters of k k^T, (..., H W, C).
         bound: the largest eigenvalue of P^T P, (..., 1, C).
     """
 
@@ -134,7 +134,7 @@ class SpectralConvolution(Operator):
 
 
 class Rotated(Operator):
-    """T^-1 P' of an operator P' in the basis: it takes and gives signals on the grid."""
+    """T^-1 P' for an operator P' in the basis: its signals are on the grid."""
 
     def __init__(self, operator: Operator, basis: Basis):
         self.operator, self.basis, self.size = operator, basis, operator.size
@@ -153,7 +153,7 @@ class Rotated(Operator):
 
 
 class FixedFilters(nn.Module):
-    """The constants of `SpectralConvolution`, found once.
+    """The constants of `SpectralConvolution`, computed once.
 
     Args:
         filters: (..., C, F, h, w), no larger than the grid.

@@ -1,4 +1,4 @@
-"""How long the steps of a solver are: rules with which the objective never rises."""
+"""Step sizes of a solver: rules for which the objective never rises."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from .operators import Operator
 
 
 class StepRule(ABC):
-    """Gives each step of a proximal gradient method its size, no larger than one over what majorises P^T P."""
+    """A rule for the step sizes of a proximal gradient method: at most the inverse of a matrix that majorises P^T P."""
 
     @abstractmethod
     def sizes(self, operator: Operator) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each step, without end, its size and by what the strength is multiplied in its threshold.
+        """An infinite sequence: for each step its size, and the factor of the strength in its threshold.
 
-        Both broadcast against a code (..., M, C). Outside `Learned` they are the same.
+        Both broadcast against a code (..., M, C). They are equal except in `Learned`.
         """
 
     def __repr__(self) -> str:
@@ -25,7 +25,7 @@ class StepRule(ABC):
 
 
 class Spectral(StepRule):
-    """1 / L for all atoms, L an upper bound on the largest eigenvalue; gradients take it for a constant."""
+    """1 / L for all atoms, where L is an upper bound on the largest eigenvalue. It is a constant for gradients."""
 
     def sizes(self, operator: Operator) -> Iterator[tuple[Tensor, Tensor]]:
         size = 1 / operator.lipschitz()
@@ -33,7 +33,7 @@ class Spectral(StepRule):
 
 
 class RowSum(StepRule):
-    """One over the row sums of |P|^T |P|, a size for each atom: it takes no eigenvalue, and is differentiated."""
+    """One over the row sums of |P|^T |P|, a size for each atom. It needs no eigenvalue, and has a gradient."""
 
     def sizes(self, operator: Operator) -> Iterator[tuple[Tensor, Tensor]]:
         size = 1 / operator.row_sums()
@@ -41,15 +41,15 @@ class RowSum(StepRule):
 
 
 class Learned(nn.Module, StepRule):
-    """Sizes and thresholds that are learned, one pair for each step; at first they are those of another rule.
+    """Learned sizes and thresholds, one pair for each step, which are initialised by another rule.
 
-    What an unfolded network that converges to the lasso may learn is little more than this (Ablin et al. 2019). A step
-    stays below twice the size of that rule, so that no learned value can make the steps diverge. Further steps than
-    there are pairs take the last pair.
+    An unfolded network that converges to the lasso can learn little more than this (Ablin et al. 2019). A step stays
+    below twice the size given by that rule, so that no learned value can make the solver diverge. Steps beyond the last
+    pair use the last pair.
 
     Args:
-        steps: pairs to learn.
-        rule: where they begin.
+        steps: number of pairs.
+        rule: the initial rule.
     """
 
     __repr__ = nn.Module.__repr__
@@ -75,7 +75,7 @@ STEP_RULES: dict[str, type[StepRule]] = {"spectral": Spectral, "row_sum": RowSum
 
 
 def check_rule(rule: StepRule) -> StepRule:
-    """The rule, or a ValueError if it is none."""
+    """Returns the rule; raises a ValueError if it is not a StepRule."""
     if not isinstance(rule, StepRule):
         raise ValueError(f"step must be a rule such as Spectral() or RowSum(), got {rule!r}")
     return rule

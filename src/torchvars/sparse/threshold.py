@@ -1,4 +1,4 @@
-"""Shrinkage functions: what a step of a solver does to a code after moving down the gradient."""
+"""Shrinkage functions, which a solver applies to the code after the gradient step."""
 
 import torch
 import torch.nn.functional as F
@@ -6,13 +6,13 @@ from torch import Tensor
 
 
 def soft(code: Tensor, amount: Tensor | float) -> Tensor:
-    """Soft threshold S(a, t) = sign(a) (|a| - t)+, the proximal map of t |a|: exact zeros below t."""
+    """Soft threshold S(a, t) = sign(a) (|a| - t)+, the proximal map of t |a|. Entries below t become exactly zero."""
     return torch.sign(code) * F.relu(code.abs() - amount)
 
 
 def gelu(code: Tensor, amount: Tensor | float) -> Tensor:
-    """The released code's threshold, sign(a) GELU(|a| - t).
+    """The threshold of the authors' code, sign(a) GELU(|a| - t).
 
-    It is no proximal map: it jumps at zero and leaves no exact zeros. Only the released forms use it.
+    It is not a proximal map: it is discontinuous at zero and leaves no exact zeros. Only the released forms use it.
     """
     return torch.sign(code) * F.gelu(code.abs() - amount)

@@ -248,8 +248,8 @@ def begin(plan: Plan, original: Classifier) -> None:
 
 # The stages
 
-# Of match and join, as models are trained on ImageNet (DeiT): what the original makes of altered pictures is learned too,
-# which is what robustness to corruptions depends on.
+# Augmentation in match and join: that of training on ImageNet (DeiT). The outputs of the original on augmented pictures
+# are learned too, on which robustness to corruptions depends.
 AUGMENTATION = {"auto_augment": "rand-m9-mstd0.5-inc1", "erase": 0.25, "mixup": 0.8, "cutmix": 1.0}
 
 

@@ -1,9 +1,9 @@
-"""Pictures changed a little so that a classifier goes wrong.
+"""Adversarial attacks: small changes of pictures that a classifier misclassifies.
 
-An attack is a rule and a ball: `PGD(radius=4 / 255)(classifier, pixels, labels, generators)` gives pictures no farther
-than the radius from the pixels, in [0, 1]. The classifier takes pixels in [0, 1] and normalises for itself, so a radius
-means the same for every model. Chance comes from one generator a picture (`chance.generators_of`), and no picture looks
-at another: what happens to it does not depend on its batch, up to the rounding of the classifier.
+`PGD(radius=4 / 255)(classifier, pixels, labels, generators)` returns pictures in [0, 1] within the radius of the
+pixels. The classifier takes pixels in [0, 1] and normalises them itself, so a radius means the same for every model.
+Each picture has its own random generator (`generators.generators_of`), so its result does not depend on the batch,
+except for the rounding of the classifier.
 """
 
 from .autoattack import AutoAttack

@@ -7,19 +7,19 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from ..chance import Generators
+from ..generators import Generators
 from .base import Attack, logits_of
 
-NAMES = {"linf": "Linf", "l2": "L2"}  # of our norms, in their package
+NAMES = {"linf": "Linf", "l2": "L2"}  # names of the norms in the authors' package
 
 
 @dataclass(frozen=True)
 class AutoAttack(Attack):
-    """The standard ensemble of Croce and Hein (2020), by their package: two of PGD, one of boundaries, and squares.
+    """The standard ensemble of Croce and Hein (2020), by their package: two APGD attacks, FAB, and Square.
 
-    A picture that is fooled is left there; one that withstands all four comes back clean. Their package draws for a
-    whole batch at once, so it is shown one picture at a time, each with a seed of its own: exact, and slow. Where there
-    are fewer than ten classes, the targets are the others instead of nine.
+    A picture is attacked until it is misclassified; one that withstands all four attacks is returned unchanged. Their
+    package draws random numbers for a whole batch, so it is called for one picture at a time, each with its own seed,
+    which is slow. With fewer than ten classes, all other classes are targets instead of nine.
     """
 
     radius: float = 8 / 255
@@ -34,7 +34,7 @@ class AutoAttack(Attack):
 
     @property
     def passes(self) -> float:
-        return 5000  # its queries, by far the most if a picture is not found before
+        return 5000  # the queries of Square, which dominate
 
     def run(self, classifier: nn.Module, pixels: Tensor, labels: Tensor, generators: Generators) -> Tensor:
         ensemble_of = import_module("autoattack").AutoAttack
@@ -45,11 +45,11 @@ class AutoAttack(Attack):
                 f"AutoAttack compares four logits, got {classes} classes: use PGD with restarts, and Square"
             )
 
-        def single(pictures: Tensor) -> Tensor:  # their package works in float32
+        def single(pictures: Tensor) -> Tensor:  # their package uses float32
             return classifier(pictures.to(pixels.dtype)).float()
 
         pictures = []
-        # their package seeds the generators that everybody shares
+        # their package seeds the global generators
         with torch.random.fork_rng([pixels.device] if pixels.is_cuda else []):
             for picture, label, generator in zip(pixels.split(1), labels.split(1), generators, strict=True):
                 seed = int(torch.randint(2**31, (), generator=generator))

@@ -1,4 +1,4 @@
-"""What all attacks share: the ball, the checks, a classifier left as it was found, and what is asked of it."""
+"""The base class of attacks, and functions of classifiers that attacks use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...attention.modes import evaluating
-from ..chance import Generators
+from ..generators import Generators
 from .norms import NORMS, Norm
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What all attacks share: the ball, the checks, and a classifier left as it was found. A member writes `run`.
+    """The base class of attacks, with checks and the projection on the ball. Subclasses implement `run`.
 
     Args:
-        radius: how far a picture may move, with pixels in [0, 1]. At 0 the clean pictures come back.
-        norm: what far means, a name of `NORMS`: "linf", the largest change of a pixel, or "l2", the root of the sum of
-            squared changes.
+        radius: largest change of a picture, with pixels in [0, 1]. With 0 the clean pictures are returned.
+        norm: the norm of the change, a key of `NORMS`: "linf", the largest change of a pixel, or "l2", the root of the
+            sum of squared changes.
     """
 
     radius: float
@@ -36,28 +36,28 @@ class Attack:
 
     @property
     def passes(self) -> float:
-        """About how many passes of a picture through the classifier it takes; one for a gradient takes three."""
+        """Approximate cost in forward passes of the classifier; a gradient counts as three."""
         return 3
 
     @property
     def ball(self) -> Norm:
-        """How far is measured."""
+        """The norm, which defines the ball."""
         return NORMS[self.norm]
 
     def __call__(self, classifier: nn.Module, pixels: Tensor, labels: Tensor, generators: Generators) -> Tensor:
         """Attacked pictures, each within the radius of its pixels and in [0, 1].
 
-        The classifier is attacked in evaluation mode; its modes, parameters and their gradients are left as they were.
+        The classifier is attacked in evaluation mode. Its modes, parameters and gradients are not changed.
 
         Args:
             classifier: pixels (B, C, H, W) in [0, 1] -> logits (B, classes).
             pixels: (B, C, H, W), float32 or float64.
-            labels: (B,), the classes to be moved away from.
-            generators: B of them, on the CPU.
+            labels: (B,), the correct classes.
+            generators: B random generators on the CPU.
         """
         check(pixels, labels, generators)
         with evaluated(classifier):
-            # copies, since tensors made in inference mode cannot take part in a gradient; AutoAttack views them as rows
+            # copies, since tensors made in inference mode cannot have a gradient; contiguous, for AutoAttack
             pixels = pixels.detach().clone(memory_format=torch.contiguous_format)
             labels = labels.to(pixels.device, torch.long, copy=True)
             if self.radius == 0 or not len(pixels):
@@ -66,19 +66,19 @@ class Attack:
             return self.ball.project(pictures, pixels, self.radius)
 
     def run(self, classifier: nn.Module, pixels: Tensor, labels: Tensor, generators: Generators) -> Tensor:
-        """The same as a call, but inputs are known to be good and the outcome may leave the ball by a rounding."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it attacks: write `run`")
+        """The attack on checked inputs. The result may leave the ball by a rounding error."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement `run`")
 
 
 @contextmanager
 def evaluated(classifier: nn.Module) -> Iterator[None]:
-    """The classifier in evaluation mode and gradients possible, whatever the caller's modes; then each as it was."""
+    """A context with the classifier in evaluation mode and gradients enabled; afterwards the modes are restored."""
     with torch.inference_mode(False), torch.enable_grad(), evaluating(classifier):
         yield
 
 
 def logits_of(classifier: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor:
-    """Logits (B, classes) in the pictures' type, checked to have a class for every label."""
+    """Logits (B, classes) in the type of the pictures. Raises a ValueError if labels are out of range."""
     logits = classifier(pictures)
     if logits.ndim != 2 or len(logits) != len(pictures):
         raise ValueError(f"a classifier gives logits ({len(pictures)}, classes), got {tuple(logits.shape)}")
@@ -91,9 +91,9 @@ def logits_of(classifier: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor
 
 
 def gradient(classifier: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor:
-    """Of each picture's cross-entropy, for its pixels: (B, C, H, W). What is not finite counts as 0."""
+    """The gradient of the cross-entropy with respect to the pixels, (B, C, H, W), with 0 where it is not finite."""
     pictures = pictures.detach().clone().requires_grad_()
-    # a sum, not a mean: no picture's gradient then depends on how many there are
+    # a sum, not a mean, so that the gradient of a picture does not depend on the batch size
     loss = F.cross_entropy(logits_of(classifier, pictures, labels), labels, reduction="sum")
     (slope,) = torch.autograd.grad(loss, pictures, allow_unused=True) if loss.requires_grad else (None,)
     if slope is None:
@@ -108,7 +108,7 @@ def margins(classifier: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor:
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """The label's logit less the largest other, (B,): negative where the classifier is wrong."""
+    """The logit of the label minus the largest other logit, (B,): negative if the classifier is wrong."""
     own = labels[:, None]
     return logits.gather(1, own)[:, 0] - logits.scatter(1, own, -torch.inf).amax(1)
 
@@ -132,5 +132,5 @@ def check(pixels: Tensor, labels: Tensor, generators: Generators) -> None:
     if len(generators) != len(pixels):
         raise ValueError(
             f"{len(pixels)} pictures need {len(pixels)} generators, got {len(generators)}: "
-            "make them with chance.generators_of(identities)"
+            "make them with generators.generators_of(identities)"
         )

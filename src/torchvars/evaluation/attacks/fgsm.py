@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..chance import Generators
+from ..generators import Generators
 from .base import Attack, gradient
 
 
 @dataclass(frozen=True)
 class FGSM(Attack):
-    """One step uphill on the cross-entropy, as long as the radius (Goodfellow et al. 2015)."""
+    """One gradient step of the length of the radius that increases the cross-entropy (Goodfellow et al. 2015)."""
 
     radius: float = 1 / 255
 

@@ -1,16 +1,16 @@
-"""A random place in the ball."""
+"""A random point of the ball."""
 
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..chance import Generators
+from ..generators import Generators
 from .base import Attack
 
 
 @dataclass(frozen=True)
 class Noise(Attack):
-    """A random place in the ball: no attack, but what every attack must beat."""
+    """A random point of the ball: not an attack, but a baseline for attacks."""
 
     @property
     def passes(self) -> float:

@@ -1,41 +1,41 @@
-"""How far a picture may move: one class for each norm, with all that an attack needs to know of its ball."""
+"""Norms of the change of a picture, one class each, with the operations on their balls."""
 
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
-from ..chance import Generators, normal, uniform
+from ..generators import Generators, normal, uniform
 
-EACH = (1, 2, 3)  # the dimensions of one picture in a batch
+EACH = (1, 2, 3)  # the dimensions of a picture in a batch
 
 
 class Norm(ABC):
-    """A norm of changes (B, C, H, W), a picture at a time, with pixels in [0, 1].
+    """A norm of the changes (B, C, H, W) of each picture, with pixels in [0, 1].
 
     Attributes:
-        name: by which options and files call it.
+        name: the name in options and files.
     """
 
     name: str
 
     @abstractmethod
     def project(self, pictures: Tensor, pixels: Tensor, radius: float) -> Tensor:
-        """The pictures moved into the ball around the pixels, and into [0, 1]; all are (B, C, H, W).
+        """The projection of the pictures on the ball around the pixels, and on [0, 1]; all are (B, C, H, W).
 
-        No rounding leaves the ball: |result - pixels| <= radius holds in float64, and in the tensors' own type.
+        |result - pixels| <= radius holds exactly, in float64 and in the type of the tensors.
         """
 
     @abstractmethod
     def steepest(self, slope: Tensor) -> Tensor:
-        """The change of length 1 that the slope (B, C, H, W) says raises the loss most; 0 where there is none."""
+        """The change of length 1 that increases the loss most, from its gradient (B, C, H, W); 0 for no gradient."""
 
     @abstractmethod
     def draw(self, pixels: Tensor, radius: float, generators: Generators) -> Tensor:
-        """A random place in the ball around each of the pixels."""
+        """A random point of the ball around the pixels."""
 
     @abstractmethod
-    def say(self, radius: float) -> str:
+    def describe(self, radius: float) -> str:
         """A radius in words."""
 
 
@@ -46,7 +46,7 @@ class Linf(Norm):
 
     def project(self, pictures: Tensor, pixels: Tensor, radius: float) -> Tensor:
         exact = pixels.double()
-        # bounds in float64: in float32 a bound near 0 can be wrong by very many of the steps that nextafter takes
+        # bounds in float64: in float32 the error of a bound near 0 can be very many steps of nextafter
         pictures = pictures.double().clamp(exact - radius, exact + radius).to(pixels).clamp(0, 1)
         while (far := (pictures.double() - exact).abs() > radius).any():
             pictures = torch.where(far, torch.nextafter(pictures, pixels), pictures)
@@ -58,7 +58,7 @@ class Linf(Norm):
     def draw(self, pixels: Tensor, radius: float, generators: Generators) -> Tensor:
         return pixels + radius * (2 * uniform(generators, *pixels.shape[1:]).to(pixels) - 1)
 
-    def say(self, radius: float) -> str:
+    def describe(self, radius: float) -> str:
         return f"{radius * 255:.6g}/255"
 
 
@@ -73,9 +73,9 @@ class L2(Norm):
         length = _length(change)
         share, less = torch.where(length > radius, radius / length, 1), torch.finfo(pixels.dtype).eps
         while True:
-            # what is inside stays to the last bit, which pixels + change might not give back
+            # pictures inside stay exactly the same, which pixels + change would not guarantee
             inside = torch.where(share < 1, (exact + share * change).to(pixels), pictures).clamp(0, 1)
-            # float32 may sum the squares to more than they are: neither sum may exceed the radius
+            # the sum of squares may be rounded up in float32: neither sum may exceed the radius
             far = torch.maximum(_length(inside.double() - exact), _length(inside - pixels)) > radius
             if not far.any():
                 return inside
@@ -85,11 +85,11 @@ class L2(Norm):
         return unit(slope)
 
     def draw(self, pixels: Tensor, radius: float, generators: Generators) -> Tensor:
-        # a ball in n dimensions has a share s^n of its volume within s of its radius
+        # the share of the volume of an n-dimensional ball within s times its radius is s^n
         share = uniform(generators, 1, 1, 1).to(pixels) ** (1 / pixels[0].numel())
         return pixels + radius * share * unit(normal(generators, *pixels.shape[1:]).to(pixels))
 
-    def say(self, radius: float) -> str:
+    def describe(self, radius: float) -> str:
         return f"{radius:.6g}"
 
 
@@ -97,7 +97,7 @@ NORMS: dict[str, Norm] = {norm.name: norm for norm in (Linf(), L2())}
 
 
 def unit(change: Tensor, dim: tuple[int, ...] = EACH) -> Tensor:
-    """The change scaled to length 1 over the dimensions; 0 stays 0."""
+    """The change scaled to norm 1 over the dimensions; 0 stays 0."""
     tiny = torch.finfo(change.dtype).tiny
     change = change / change.abs().amax(dim, keepdim=True).clamp_min(tiny)  # so that no square underflows
     return change / torch.linalg.vector_norm(change, dim=dim, keepdim=True).clamp_min(tiny)

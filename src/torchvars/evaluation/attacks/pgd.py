@@ -1,4 +1,4 @@
-"""Many steps along the gradient."""
+"""Projected gradient descent."""
 
 from dataclasses import KW_ONLY, dataclass
 from math import isfinite
@@ -6,23 +6,23 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from ..chance import Generators
+from ..generators import Generators
 from .base import Attack, gradient, margins
 
 
 @dataclass(frozen=True)
 class PGD(Attack):
-    """Steps uphill on the cross-entropy, back into the ball after each (Madry et al. 2018).
+    """Gradient steps that increase the cross-entropy, each followed by a projection on the ball (Madry et al. 2018).
 
-    The outcome is where the last step ended, whether an earlier one fooled the classifier or not, and pictures that are
-    wrong already are moved as well. That is the published protocol; the defaults are its numbers. With restarts it is
-    the end, of several, where the classifier is most wrong: for each picture the smallest `margin`.
+    The result is that of the last step, even if an earlier one was misclassified, and pictures that are misclassified
+    from the start are attacked too. This is the published protocol, with its numbers as defaults. With restarts, each
+    picture is the result with the smallest `margin`.
 
     Args:
         step: length of a step in the norm; None for half the radius.
-        steps: how many.
-        random_start: whether to begin anywhere in the ball, as `Noise` does, or at the clean picture.
-        restarts: how many times to begin.
+        steps: number of steps.
+        random_start: whether to start at a random point of the ball, like `Noise`, or at the clean picture.
+        restarts: number of runs.
     """
 
     radius: float = 1 / 255

@@ -6,22 +6,22 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from ..chance import Generators, uniform
+from ..generators import Generators, uniform
 from .base import Attack, margins
 from .norms import unit
 
 
 @dataclass(frozen=True)
 class Square(Attack):
-    """Random squares, kept where they lower the `margin`; it asks for logits only (Andriushchenko et al. 2020).
+    """Random squares, accepted if they lower the `margin`; only logits are used (Andriushchenko et al. 2020).
 
-    A picture that is fooled is left there, one that is wrong already is returned as it came. Masked gradients cannot
-    stop this attack, so it should do worse than PGD; see `masking_signs`.
+    A picture is attacked until it is misclassified; one that is misclassified from the start is returned unchanged.
+    Masked gradients do not affect this attack, so without masking it should be weaker than PGD; see `masking_signs`.
 
     Args:
-        queries: pictures shown to the classifier for each picture, beside the clean one.
-        share: of the picture that the first squares cover. It is halved eight times on the way. The paper has .05 for
-            linf and .1 for l2 on ImageNet; .8 is what AutoAttack uses throughout.
+        queries: number of classified pictures for each picture, other than the clean one.
+        share: the share of the picture that the first squares cover. It is halved eight times. The paper uses .05 for
+            linf and .1 for l2 on ImageNet; AutoAttack always uses .8.
     """
 
     radius: float = 1 / 255
@@ -45,7 +45,7 @@ class Square(Attack):
         pictures, lowest = pixels.clone(), margins(classifier, pixels, labels)
         shapes = SHAPES[self.norm]
         beginning = shapes.begin(pixels, self.radius, generators)
-        # a row of random numbers for each query: two corners, an orientation, and a sign for each channel
+        # random numbers of each query: two corners, an orientation, and a sign for each channel
         draws = uniform(generators, self.queries, 5 + channels, device=pixels.device).to(torch.float64)
         for query in range(self.queries):
             holding = (~(lowest < 0)).nonzero()[:, 0]
@@ -64,7 +64,7 @@ class Square(Attack):
         return pictures
 
     def side(self, query: int, height: int, width: int) -> int:
-        """Side of the squares of a query: the paper's schedule for 10 000 queries, stretched over those there are."""
+        """The side of the squares of a query: the paper's schedule for 10 000 queries, scaled to `queries`."""
         halved = sum(query / self.queries > time for time in (0.001, 0.005, 0.02, 0.1, 0.2, 0.4, 0.6, 0.8))
         side = SHAPES[self.norm].side(round(sqrt(self.share / 2**halved * height * width)))
         return max(min(side, height, width), 1)
@@ -74,17 +74,17 @@ class Plain:
     """Within linf: squares of one colour."""
 
     def begin(self, pixels: Tensor, radius: float, generators: Generators) -> Tensor:
-        """Stripes: every column of every channel up or down by the radius."""
+        """Stripes: each column of each channel changes by plus or minus the radius."""
         _, channels, _, width = pixels.shape
         return pixels + radius * _sign(uniform(generators, channels, 1, width)).to(pixels)
 
     def propose(self, pictures: Tensor, pixels: Tensor, radius: float, draws: Tensor, side: int) -> Tensor:
-        """In one square every channel up or down by the radius, the rest as in the pictures (algorithm 2)."""
+        """Changes each channel in one square by plus or minus the radius (algorithm 2)."""
         sign = _sign(draws[:, 5:, None, None]).to(pixels)
         return torch.where(_window(pixels, draws[:, :2], side), pixels + radius * sign, pictures)
 
     def side(self, side: int) -> int:
-        """Any side will do."""
+        """Any side is valid."""
         return side
 
 
@@ -103,7 +103,7 @@ class Pyramids:
         return pixels + radius * unit((shape * _sign(draws[:, 1:])).to(pixels))
 
     def propose(self, pictures: Tensor, pixels: Tensor, radius: float, draws: Tensor, side: int) -> Tensor:
-        """One square emptied, and what it held given to a pair of pyramids in another (algorithm 3)."""
+        """Moves the change in one square to a pair of pyramids in another (algorithm 3)."""
         change = pictures - pixels
         first, second = _window(pixels, draws[:, :2], side), _window(pixels, draws[:, 2:4], side)
         first = first.expand_as(change)
@@ -127,12 +127,12 @@ SHAPES = {"linf": Plain(), "l2": Pyramids()}
 
 
 def _sign(draws: Tensor) -> Tensor:
-    """1 or -1, by numbers from 0 to 1."""
+    """1 or -1, from numbers in [0, 1)."""
     return torch.where(draws < 0.5, 1.0, -1.0)
 
 
 def _window(pixels: Tensor, draws: Tensor, side: int) -> Tensor:
-    """True in a square of the side, whose place the draws (B, 2) say: (B, 1, H, W)."""
+    """True in a square whose position is given by the draws (B, 2): (B, 1, H, W)."""
     height, width = pixels.shape[2:]
     top, left = (draws * draws.new_tensor([height - side + 1, width - side + 1])).floor().T[:, :, None]
     rows, columns = torch.arange(height, device=pixels.device), torch.arange(width, device=pixels.device)
@@ -143,7 +143,7 @@ def _window(pixels: Tensor, draws: Tensor, side: int) -> Tensor:
 def _pyramid_pair(side: int) -> Tensor:
     """One pyramid up and one down, one above the other: (side, side), of length 1.
 
-    At distance d from its centre, in squares, a pyramid is as high as the sum over j >= d of 1 / (j + 1)^2.
+    The height of a pyramid at distance d from its centre is the sum over j >= d of 1 / (j + 1)^2.
     """
     height = (1 / torch.arange(1, side // 2 + 2).square()).flip(0).cumsum(0).flip(0)
     columns = (torch.arange(side) - side // 2).abs()

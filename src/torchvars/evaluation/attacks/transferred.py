@@ -4,17 +4,17 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..chance import Generators
+from ..generators import Generators
 from .base import Attack
 
 
 @dataclass(frozen=True)
 class Transferred:
-    """An attack on another classifier, to be scored on this one. It is called as an attack is.
+    """An attack on another classifier, evaluated on this one. It is called like an attack.
 
     Args:
-        attack: how the pictures are made.
-        source: the classifier against which they are made.
+        attack: the attack.
+        source: the classifier that is attacked.
     """
 
     attack: Attack
@@ -33,5 +33,5 @@ class Transferred:
         return self.attack.norm
 
     def __call__(self, classifier: nn.Module, pixels: Tensor, labels: Tensor, generators: Generators) -> Tensor:
-        """Attacked pictures; the classifier is not asked. For the rest see `Attack`."""
+        """Attacked pictures; `classifier` is not used. See `Attack`."""
         return self.attack(self.source, pixels, labels, generators)

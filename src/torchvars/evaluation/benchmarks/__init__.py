@@ -1,4 +1,4 @@
-"""What a model is tried on, one file a family: pictures, conditions, what may be chosen, and what is summed up."""
+"""Benchmarks, one file for each family: pictures, conditions, options, and summary figures."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ BENCHMARKS: dict[str, Member] = {
 def build(
     names: Sequence[str], data: str | Mapping[str | None, str], subject: Subject, **chosen: Any
 ) -> list[Benchmark]:
-    """Benchmarks by their names; each takes of what is chosen what it knows.
+    """Builds benchmarks by their names. Each takes those of the options that it has.
 
     Args:
-        data: the pictures of all; or by the name of a benchmark, with None for those that are not named.
+        data: the path of the pictures; or a path for each name, with None for all other names.
 
     Raises:
-        ValueError: there is no benchmark of a name, or none at all takes what is chosen.
+        ValueError: if there is no benchmark of a name, or no benchmark at all has an option.
 
     Warns:
-        UserWarning: none of these takes what is chosen.
+        UserWarning: if none of these benchmarks has an option.
     """
     check_names(names)
     for word in chosen:
@@ -49,7 +49,7 @@ def build(
 
 
 def check_names(names: Sequence[str]) -> None:
-    """A ValueError unless there is a benchmark of each name, and one at least."""
+    """Raises a ValueError unless there is a benchmark of each name, and at least one name."""
     if not names:
         raise ValueError(f"--benchmark names none: there are {', '.join(BENCHMARKS)}")
     if unknown := [name for name in names if name not in BENCHMARKS]:
@@ -57,7 +57,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_data(names: Sequence[str], paths: Mapping[str | None, str]) -> None:
-    """A ValueError unless there are pictures for each benchmark, and a benchmark for all that are named."""
+    """Raises a ValueError unless there are pictures for each benchmark, and a benchmark for each name."""
     if lost := [name for name in names if name not in paths and None not in paths]:
         raise ValueError(f"no pictures for {', '.join(lost)}: give --data PATH, or --data {lost[0]}=PATH")
     if unknown := [name for name in paths if name is not None and name not in names]:

@@ -1,4 +1,4 @@
-"""Attacked pictures, and whether the attacks can be trusted."""
+"""Attacked pictures, and checks of the attacks."""
 
 from collections.abc import Iterable, Set
 from dataclasses import asdict, dataclass, replace
@@ -12,27 +12,27 @@ from ...data import Source, limited
 from ...models.peers import Among
 from ...scoring import Asked
 from ..attacks import ATTACKS, PGD, Attack, Square, Transferred
-from ..chance import generators_of
 from ..conditions import CLEAN, Condition
+from ..generators import generators_of
 from ..masking import masking_signs, zero_gradients
 from ..results import Results
 from ..subjects import Subject
 from ..tasks.classification import Judge
-from .base import Ask, Benchmark, Classes, Data, Member, Showing, centred
+from .base import Ask, Benchmark, ClassOptions, Data, Member, Showing, centred
 
 
 @dataclass(frozen=True)
-class Attacked(Classes):
-    """What may be chosen of every attack."""
+class AttackOptions(ClassOptions):
+    """The options of all attacks."""
 
     seed: int = 0
-    """Of all that is left to chance."""
+    """The random seed."""
     radii: tuple[float, ...] | None = None
-    """With pixels in [0, 1]; 1, 2, 4 and 8 of 255 for linf, and to be given for l2."""
+    """The radii, with pixels in [0, 1]; 1, 2, 4 and 8 of 255 for linf by default, required for l2."""
     norm: str = "linf"
-    """Of the radii, linf or l2."""
+    """The norm of the radii, linf or l2."""
     transfer: Subject | None = None
-    """Attack this model instead, and try the pictures on the other."""
+    """Another model to attack; the evaluated model classifies the resulting pictures."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -49,66 +49,66 @@ class Attacked(Classes):
             )
 
     def chosen(self) -> tuple[float, ...]:
-        """The radii, also where they are the usual ones."""
+        """The radii, given or default."""
         assert self.radii is not None
         return self.radii
 
 
 @dataclass(frozen=True)
-class Climbing(Attacked):
-    """What may be chosen of attacks by many steps."""
+class StepOptions(AttackOptions):
+    """The options of attacks by many steps."""
 
     attack_steps: tuple[int, ...] = (5, 20)
-    """How many; more than one number makes more conditions."""
+    """Numbers of steps; each is a condition of its own."""
 
 
 @dataclass(frozen=True)
-class Querying(Attacked):
-    """What may be chosen of attacks by queries."""
+class QueryOptions(AttackOptions):
+    """The options of attacks by queries."""
 
     queries: int = 200
-    """How many."""
+    """Number of queries."""
 
 
-def pgd(data: Data, subject: Subject, options: Climbing) -> Benchmark:
-    """Attacked by projected gradient descent."""
+def pgd(data: Data, subject: Subject, options: StepOptions) -> Benchmark:
+    """Accuracy under projected gradient descent (PGD)."""
     balls = [(steps, radius) for steps in options.attack_steps for radius in options.chosen()]
     attacks = [PGD(radius, norm=options.norm, steps=steps) for steps, radius in balls]
     return attacked("pgd", attacks, data, subject, options)
 
 
-def fgsm(data: Data, subject: Subject, options: Attacked) -> Benchmark:
-    """Attacked by one step along the sign of the gradient."""
+def fgsm(data: Data, subject: Subject, options: AttackOptions) -> Benchmark:
+    """Accuracy under one step along the sign of the gradient (FGSM)."""
     attacks = [ATTACKS["fgsm"](radius, norm=options.norm) for radius in options.chosen()]
     return attacked("fgsm", attacks, data, subject, options)
 
 
-def square(data: Data, subject: Subject, options: Querying) -> Benchmark:
-    """Attacked by random squares, without gradients."""
+def square(data: Data, subject: Subject, options: QueryOptions) -> Benchmark:
+    """Accuracy under random squares, without gradients (Square)."""
     attacks = [Square(radius, norm=options.norm, queries=options.queries) for radius in options.chosen()]
     return attacked("square", attacks, data, subject, options)
 
 
-def autoattack(data: Data, subject: Subject, options: Attacked) -> Benchmark:
-    """Attacked by the ensemble AutoAttack, with the package of its authors."""
+def autoattack(data: Data, subject: Subject, options: AttackOptions) -> Benchmark:
+    """Accuracy under the ensemble AutoAttack, with the package of its authors."""
     attacks = [ATTACKS["autoattack"](radius, norm=options.norm) for radius in options.chosen()]
     return attacked("autoattack", attacks, data, subject, options)
 
 
 MEMBERS = {
-    "pgd": Member(pgd, Climbing),
-    "fgsm": Member(fgsm, Attacked),
-    "square": Member(square, Querying),
-    "autoattack": Member(autoattack, Attacked),
+    "pgd": Member(pgd, StepOptions),
+    "fgsm": Member(fgsm, AttackOptions),
+    "square": Member(square, QueryOptions),
+    "autoattack": Member(autoattack, AttackOptions),
 }
 
 
 @dataclass(frozen=True)
-class Attacking:
-    """An attack of pictures.
+class AttackChange:
+    """An attack as a change of pictures.
 
     Args:
-        benchmark, ball: words from which, with the seed, chance is drawn for each picture.
+        benchmark, ball: text from which, with `seed`, the random generator of each picture is seeded.
     """
 
     attack: Attack | Transferred
@@ -126,14 +126,14 @@ class Attacking:
         labels, attack = judge.labels(asked.targets).to(asked.pixels.device), self.attack
         if isinstance(attack, Transferred):
             source = attack.source.to(asked.pixels.device)
-            if isinstance(judge.model, Among):  # labels count these classes, and both models have the same
+            if isinstance(judge.model, Among):  # labels are indices of the label space
                 source = Among(source, judge.model.columns.tolist()).to(asked.pixels.device)
             attack = replace(attack, source=source)
         return attack(judge.model, asked.pixels, labels, generators)
 
 
-def attacked(name: str, attacks: Iterable[Attack], data: Data, subject: Subject, options: Attacked) -> Benchmark:
-    """Clean pictures, and each attack of them."""
+def attacked(name: str, attacks: Iterable[Attack], data: Data, subject: Subject, options: AttackOptions) -> Benchmark:
+    """The benchmark of clean pictures and several attacks."""
     source = limited(data.source, options.limit)
     done, other = f"pixels in [0, 1], seed {options.seed}", options.transfer
     title, more = name, {}
@@ -145,7 +145,7 @@ def attacked(name: str, attacks: Iterable[Attack], data: Data, subject: Subject,
     for attack in attacks:
         condition = Condition("attack", name, parameters=tuple({**asdict(attack), **more}.items()))
         rule = attack if other is None else Transferred(attack, other.classifier)
-        showings.append(Showing(condition, source, Attacking(rule, title, condition.label, options.seed)))
+        showings.append(Showing(condition, source, AttackChange(rule, title, condition.label, options.seed)))
     groups = {showing.condition: [showing.condition] for showing in showings if showing.change is not None}
     return Benchmark(
         title,
@@ -160,7 +160,7 @@ def attacked(name: str, attacks: Iterable[Attack], data: Data, subject: Subject,
 
 
 def check_same_classes(subject: Subject, other: Subject) -> None:
-    """An attack on another model is told the same labels."""
+    """Raises a ValueError unless both models have the same classes, since an attack uses the labels."""
     if subject.classes != other.classes:
         spaces = [
             "unknown classes"
@@ -174,11 +174,11 @@ def check_same_classes(subject: Subject, other: Subject) -> None:
         )
 
 
-# Signs of hidden gradients
+# Signs of gradient masking
 
 
 def warnings_of(results: Results, judge: Judge, ask: Ask, *, source: Source) -> list[str]:
-    """Signs of hidden gradients, from all attacks of the results: they are compared on the pictures they share."""
+    """Signs of gradient masking in all attacks of the results. Attacks are compared on the same pictures."""
     warnings = []
     if by_gradient(results):
         flat = ask(limited(source, 64), partial(find_flat, judge)).columns["flat"]
@@ -191,18 +191,18 @@ def warnings_of(results: Results, judge: Judge, ask: Ask, *, source: Source) -> 
 
 
 def find_flat(judge: Judge, asked: Asked) -> dict[str, Tensor]:
-    """For each picture, whether the gradient of the loss is exactly zero."""
+    """Whether the gradient of the loss is exactly zero, for each picture."""
     labels = judge.labels(asked.targets).to(asked.pixels.device)
     return {"flat": zero_gradients(judge.model, asked.pixels, labels).cpu()}
 
 
 def attacks_in(results: Results, benchmark: str) -> list[Condition]:
-    """The attacks of a benchmark, whether they were tried or not."""
+    """The attacks of a benchmark, evaluated or not."""
     return [condition for condition in results.conditions(benchmark) if condition.family == "attack"]
 
 
 def by_gradient(results: Results) -> bool:
-    """Whether the results have an attack that follows this model's own gradient, on whatever pictures."""
+    """Whether the results contain an attack by the gradient of the evaluated model."""
     return any(
         condition.name in ("pgd", "fgsm") and condition["made_against"] is None
         for outcomes in results.outcomes.values()
@@ -212,7 +212,7 @@ def by_gradient(results: Results) -> bool:
 
 
 def attacks_known(results: Results, pictures: Set[str]) -> dict[Attack | Transferred, float]:
-    """Every attack that the results have on all of these pictures, and the share of them that it left right."""
+    """All attacks of the results on these pictures, with the accuracy under each."""
     found = {}
     for name, outcomes in results.outcomes.items():
         tried = results.pictures[name]
@@ -220,7 +220,7 @@ def attacks_known(results: Results, pictures: Set[str]) -> dict[Attack | Transfe
             continue
         these = np.array([identity in pictures for identity in tried])
         for condition, outcome in outcomes.items():
-            # that the ensemble is the strongest is no sign of anything
+            # AutoAttack is expected to be the strongest attack, so it is not compared
             if condition.family == "attack" and condition.name != "autoattack":
                 parameters: dict[str, Any] = dict(condition.parameters)
                 other = parameters.pop("made_against", None)

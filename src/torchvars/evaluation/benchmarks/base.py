@@ -1,4 +1,4 @@
-"""What a benchmark is: pictures shown in some conditions, a question about them, and what is made of the answers."""
+"""The class of benchmarks: pictures in several conditions, a task, and a summary of its metrics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -18,11 +18,11 @@ from ..tasks import Classification
 
 
 class Change(Protocol):
-    """What is done to pictures before a model is asked.
+    """A change of pictures before they are passed to a model.
 
     Attributes:
-        moves: whether things end up elsewhere in the picture.
-        passes: about how many passes of the pictures through a model it takes.
+        moves: whether it moves the content of the picture.
+        passes: approximate cost, in forward passes of the model.
     """
 
     @property
@@ -32,12 +32,12 @@ class Change(Protocol):
     def passes(self) -> float: ...
 
     def __call__(self, judge: Any, asked: Asked) -> Tensor:
-        """Pixels of the same shape; chance comes from the identities, so that the batch does not matter."""
+        """Changed pixels of the same shape. Random numbers depend on the identities, not on the batch."""
         ...
 
 
 class Showing(NamedTuple):
-    """The pictures once, changed in one way."""
+    """The pictures in one condition."""
 
     condition: Condition
     source: Source
@@ -45,7 +45,7 @@ class Showing(NamedTuple):
 
 
 class Summed(NamedTuple):
-    """A figure of a benchmark."""
+    """A summary figure of a benchmark."""
 
     condition: Condition
     metric: str
@@ -53,7 +53,7 @@ class Summed(NamedTuple):
 
 
 def each_condition(benchmark: "Benchmark", outcomes: Mapping[Condition, Outcome]) -> list[Summed]:
-    """The figures of each condition by itself."""
+    """The figures of each condition."""
     return [
         Summed(condition, metric, figure)
         for condition in benchmark.conditions
@@ -63,20 +63,21 @@ def each_condition(benchmark: "Benchmark", outcomes: Mapping[Condition, Outcome]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Pictures in some conditions, and how the answers are summed up.
+    """A benchmark: pictures in several conditions, a task, and a summary.
 
     Attributes:
-        protocol: how it is done, in words.
-        data: where the pictures are.
-        showings: the pictures are the same in all of them.
-        task: what is asked.
-        shown: how a model is shown a stored picture.
-        change: what decides what is done to a picture, beside its size and the condition.
-        missing: what should be there and is not.
-        not_asked: what sums lack because it was not chosen.
-        summarize: the benchmark, outcomes -> figures, all but those of subsets; else those of each condition.
-        groups: conditions over which the figures of subsets are means, by what such a mean is of; else each by itself.
-        warn: what is done at the end: results so far, the judge, and a way to ask -> what a reader should know.
+        protocol: the procedure, in words.
+        data: the path of the pictures.
+        showings: the conditions, with the same pictures in each.
+        task: the task.
+        shown: the preprocessing of stored pictures.
+        change: all settings of the change of pictures other than their size and the condition.
+        missing: expected parts of the data that are missing.
+        not_asked: parts of the means that were not chosen.
+        summarize: the benchmark, outcomes -> figures, except those of subsets; by default those of each condition.
+        groups: the conditions over which figures of subsets are means, by the condition of the mean; by default each
+            condition.
+        warn: called at the end with the results, the judge and an `Ask` function; returns warnings for the reader.
     """
 
     name: str
@@ -94,7 +95,7 @@ class Benchmark:
 
     @property
     def source(self) -> Source:
-        """The pictures as they are; those that are stored in several conditions have the same names and targets."""
+        """The pictures of the first condition. Names and targets are the same in all conditions."""
         return self.showings[0].source
 
     @property
@@ -102,39 +103,39 @@ class Benchmark:
         return [showing.condition for showing in self.showings]
 
     def parts(self) -> Mapping[Condition, Sequence[Condition]]:
-        """The conditions over which figures of subsets are means."""
+        """The conditions over which figures of subsets are means, by the condition of the mean."""
         return {condition: [condition] for condition in self.conditions} if self.groups is None else self.groups
 
     def means(self) -> dict[Condition, Sequence[Condition]]:
-        """Conditions that are means over others -> those others."""
+        """Conditions that are means over several conditions -> these conditions."""
         return {mean: members for mean, members in self.parts().items() if mean not in members}
 
 
 Ask = Callable[[Source, Callable[[Asked], Mapping[str, Tensor]]], Scores]
-"""Asks something else of the pictures of a source, by the processes that evaluate."""
+"""Evaluates another function on the pictures of a source, by the same processes."""
 
 
-# What may be chosen
+# Options
 
 
 @dataclass(frozen=True)
 class Options:
-    """What may be chosen of every benchmark."""
+    """The options of all benchmarks."""
 
     limit: int | None = None
-    """Use so many of the pictures, always the same."""
+    """Largest number of pictures; always the same ones."""
 
     def __post_init__(self):
-        """Checks what was chosen; each class does so for its own, and calls the next."""
+        """Checks the options. Each class checks its own, and calls the next."""
 
 
 @dataclass(frozen=True)
-class Classes(Options):
-    """What may be chosen where the class is asked for."""
+class ClassOptions(Options):
+    """The options of classification benchmarks."""
 
     label_space: str | None = None
-    """Classes among which the answer is looked for: "model" for all of the model, "present" for those of the data set;
-    else the latter if they are fewer."""
+    """The classes among which the model chooses: "model" for all its classes, "present" for those of the data set; by
+    default the latter if they are fewer."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -142,17 +143,17 @@ class Classes(Options):
             raise ValueError(f"label_space must be model or present, got {self.label_space!r}")
 
     def task(self, source: Source, subject: Subject) -> Classification:
-        """If the classes of the data set are all of the model, there is no choice."""
+        """The task. If the model has only the classes of the data set, `label_space` changes nothing."""
         fewer = subject.classes is not None and len(source.classes) < len(subject.classes)
         return Classification(among_present=fewer and self.label_space != "model")
 
 
 class Data:
-    """Stored pictures by their path, of which the index is read once for all benchmarks.
+    """Stored pictures, whose index is read once for all benchmarks.
 
     Args:
-        path: as for `open_source`, or a folder as a benchmark is published.
-        source: those of the pictures that are judged by; else the validation pictures found there.
+        path: as for `open_source`, or the folder of a published benchmark.
+        source: the pictures to evaluate; by default the validation pictures of the path.
     """
 
     def __init__(self, path: str, source: Source | None = None):
@@ -162,21 +163,21 @@ class Data:
 
     @property
     def name(self) -> str:
-        """Where they are, whatever the working directory."""
+        """The absolute path."""
         return absolute(self.path)
 
     @cached_property
     def source(self) -> Source:
-        """The pictures to judge by."""
+        """The pictures to evaluate."""
         return open_source(self.path, "val")
 
 
 class Relative(NamedTuple):
-    """A number of one model in proportion to that of another, the baseline, on the same pictures.
+    """A metric of one model relative to another, the baseline, on the same pictures.
 
     Attributes:
-        metric: its name in tables; the baseline's own value is 100.
-        condition: the conditions that it is over.
+        metric: its name in tables; the value of the baseline is 100.
+        condition: the condition of the mean that it is.
         value: results, baseline, benchmark -> value and 95 % interval; None if one of the two lacks a condition.
     """
 
@@ -187,12 +188,12 @@ class Relative(NamedTuple):
 
 @dataclass(frozen=True)
 class Member:
-    """A benchmark that can be asked for by its name.
+    """A benchmark that can be built by its name.
 
     Args:
         build: data, subject, options -> benchmark.
-        options: what may be chosen.
-        relative: what tables show of several models in proportion to one of them.
+        options: the class of its options.
+        relative: the relative metric in tables of several models, if any.
     """
 
     build: Callable[[Data, Subject, Any], Benchmark]
@@ -203,11 +204,11 @@ class Member:
         object.__setattr__(self, "__doc__", self.build.__doc__)
 
     def __call__(self, data: Data | str, subject: Subject, **chosen: Any) -> Benchmark:
-        """The benchmark of these pictures for a model; what is not chosen is as it usually is."""
+        """The benchmark on these pictures for a model. Other options have their defaults."""
         return self.build(data if isinstance(data, Data) else Data(data), subject, self.options(**chosen))
 
     def takes(self) -> set[str]:
-        """Names of what may be chosen."""
+        """The names of the options."""
         return {each.name for each in fields(self.options)}
 
 
@@ -215,28 +216,29 @@ class Member:
 
 
 def centred(subject: Subject) -> str:
+    """The preprocessing by resizing and a central crop, in words."""
     size = subject.size
     return f"shorter side to {round(size * 256 / 224)}, centre {size} pixels, or as it is if of that size"
 
 
 def whole(subject: Subject) -> str:
-    """How pictures are shown of which nothing may be cut off."""
+    """The preprocessing without cropping, in words."""
     return f"whole pictures, resized to {subject.size} x {subject.size}"
 
 
 def stored(subject: Subject, source: Source) -> str:
-    """How pictures that are published at one size are shown to a model."""
+    """The preprocessing of pictures that are published at one size, in words."""
     _, picture, _ = Pictures(source, to_pixels).readable()
     return "as stored" if picture.size == (subject.size, subject.size) else centred(subject)
 
 
 def check_places(benchmark: Benchmark) -> None:
-    """A ValueError if a picture is changed so that a target in it would be elsewhere."""
+    """Raises a ValueError if a condition moves the content of pictures whose targets are positions."""
     if not benchmark.task.placed:
         return
     for showing in benchmark.showings:
         if showing.change is not None and showing.change.moves:
             raise ValueError(
-                f"{benchmark.name}: {showing.condition.label} moves what is in a picture, and the targets of "
-                f"{benchmark.task.name} have a place in it: leave it out"
+                f"{benchmark.name}: {showing.condition.label} moves the content of pictures, and the targets of "
+                f"{benchmark.task.name} are positions in them: leave it out"
             )

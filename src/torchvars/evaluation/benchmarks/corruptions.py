@@ -1,4 +1,4 @@
-"""Corrupted pictures, made on the fly or as they are published, and their means."""
+"""Corrupted pictures, generated or published, and means over corruptions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,24 @@ from ..metrics import bootstrap
 from ..results import Outcome, Results, shortfall
 from ..subjects import Subject
 from ..task import Figure
-from .base import Benchmark, Classes, Data, Member, Options, Relative, Showing, Summed, centred, each_condition, stored
+from .base import (
+    Benchmark,
+    ClassOptions,
+    Data,
+    Member,
+    Options,
+    Relative,
+    Showing,
+    Summed,
+    centred,
+    each_condition,
+    stored,
+)
 from .shifts import missing_classes
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
-# Mean errors of AlexNet over the severities, to which the errors on ImageNet-C are put in relation.
+# Mean errors of AlexNet over the severities, relative to which errors on ImageNet-C are reported.
 ALEXNET = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -48,11 +60,11 @@ CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 @dataclass(frozen=True)
-class Corrupted(Options):
-    """Which corruptions may be chosen."""
+class CorruptionOptions(Options):
+    """The options of corrupted pictures."""
 
     corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
-    """Which of them."""
+    """The corruptions to evaluate."""
     severities: tuple[int, ...] = SEVERITIES
 
     def __post_init__(self):
@@ -65,30 +77,30 @@ class Corrupted(Options):
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))  # each once
 
     def chosen(self) -> list[Condition]:
-        """The conditions."""
+        """The chosen conditions."""
         return [Condition("corruption", name, each) for name in self.corruptions for each in self.severities]
 
     def not_asked(self) -> tuple[str, ...]:
-        """What sums over the 15 corruptions and 5 severities lack because it was not chosen."""
+        """The parts of the mean over 15 corruptions and 5 severities that were not chosen."""
         missing = [name for name in PUBLISHED if name not in self.corruptions]
         return (*missing, *(f"severity {severity}" for severity in SEVERITIES if severity not in self.severities))
 
 
 @dataclass(frozen=True)
-class Published(Corrupted, Classes):
-    """What may be chosen of corrupted pictures that are stored."""
+class PublishedOptions(CorruptionOptions, ClassOptions):
+    """The options of published corrupted pictures."""
 
 
 @dataclass(frozen=True)
-class Making(Corrupted):
-    """What may be chosen of corruptions that are made on the fly."""
+class SyntheticOptions(CorruptionOptions):
+    """The options of corruptions that are applied on the fly."""
 
     seed: int = 0
-    """Of all that is left to chance."""
+    """The random seed."""
     strengths: str | None = None
-    """Table of them, "imagenet" or "cifar"; else the one nearer in size."""
+    """The table of strengths, "imagenet" or "cifar"; by default the one for the nearer image size."""
     frost: Path | None = None
-    """Folder of the published frost pictures; else ice is made up."""
+    """Folder of the published frost pictures; by default ice is generated."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -101,32 +113,32 @@ class Making(Corrupted):
             official(str(self.frost))
 
     def table(self, subject: Subject) -> str:
-        """Which table of strengths is for the pictures of a model."""
+        """The table of strengths for the image size of a model."""
         return self.strengths or ("imagenet" if subject.size > 85 else "cifar")
 
     def corrupting(self, subject: Subject, source: Source) -> list[Showing]:
         """The pictures of a source under each of the corruptions."""
         how = (self.seed, self.table(subject), self.frost)
         return [
-            Showing(Condition("corruption", name, each), source, Corrupting(name, each, *how))
+            Showing(Condition("corruption", name, each), source, CorruptionChange(name, each, *how))
             for name in self.corruptions
             for each in self.severities
         ]
 
     def done(self, subject: Subject) -> str:
-        """How corruptions are made, in words."""
+        """The settings of the corruptions, in words."""
         frost = ", frost made up" if self.frost is None else f", frost of {self.frost.resolve()}"
         return f"the strengths for {self.table(subject)}, 8 bit, seed {self.seed}{frost}"
 
 
 @dataclass(frozen=True)
-class Made(Making, Classes):
-    """What may be chosen where the class of corrupted pictures is asked for."""
+class CorruptionBenchmarkOptions(SyntheticOptions, ClassOptions):
+    """The options of the benchmark `corruptions`."""
 
 
 @dataclass(frozen=True)
-class Corrupting:
-    """A corruption of pictures, made on the fly."""
+class CorruptionChange:
+    """A corruption as a change of pictures."""
 
     name: str
     severity: int
@@ -144,8 +156,8 @@ class Corrupting:
         return corrupt(asked.pixels, self.name, self.severity, asked.identities, **how)
 
 
-def corruptions(data: Data, subject: Subject, options: Made) -> Benchmark:
-    """Corruptions of clean pictures, made on the fly: 15 and 4 extra, at 5 severities."""
+def corruptions(data: Data, subject: Subject, options: CorruptionBenchmarkOptions) -> Benchmark:
+    """Corruptions of clean pictures, applied on the fly: 15 and 4 extra, at 5 severities."""
     source = limited(data.source, options.limit)
     showings, done = [Showing(CLEAN, source), *options.corrupting(subject, source)], options.done(subject)
     return Benchmark(
@@ -161,7 +173,7 @@ def corruptions(data: Data, subject: Subject, options: Made) -> Benchmark:
     )
 
 
-def imagenet_c(data: Data, subject: Subject, options: Published) -> Benchmark:
+def imagenet_c(data: Data, subject: Subject, options: PublishedOptions) -> Benchmark:
     """The published files of ImageNet-C, <corruption>/<severity>/<class>/<picture>."""
     path, found, missing = Path(data.path), {}, []
     for condition in options.chosen():
@@ -196,7 +208,7 @@ def imagenet_c(data: Data, subject: Subject, options: Published) -> Benchmark:
     )
 
 
-def cifar10_c(data: Data, subject: Subject, options: Published) -> Benchmark:
+def cifar10_c(data: Data, subject: Subject, options: PublishedOptions) -> Benchmark:
     """The published arrays of CIFAR-10-C, <corruption>.npy and labels.npy."""
     folder = Path(data.path)
     if not (folder / "labels.npy").exists():
@@ -236,21 +248,21 @@ def cifar10_c(data: Data, subject: Subject, options: Published) -> Benchmark:
 
 
 def groups_of(showings: Sequence[Showing]) -> dict[Condition, list[Condition]]:
-    """Subsets are looked at in the mean of the 15; if there is none of them, in each by itself."""
+    """Groups for subsets: the mean over the 15 corruptions; if none of them is present, each condition."""
     corrupted = [showing.condition for showing in showings if showing.condition.family == "corruption"]
     return means_of_corruptions(corrupted) or {condition: [condition] for condition in corrupted}
 
 
-# What is made of the outcomes
+# Summary
 
 
 def summarize(
     benchmark: Benchmark, outcomes: Mapping[Condition, Outcome], reference: Mapping[str, float] | None = None
 ) -> list[Summed]:
-    """The figures of each condition; their means over severities, and of these over the 15.
+    """The figures of each condition, their means over severities, and the means of these over the 15 corruptions.
 
     Args:
-        reference: mean errors of a classifier, to which those of this one are put in relation.
+        reference: mean errors of a reference classifier, for relative errors.
     """
     rows, by_name = each_condition(benchmark, outcomes), {}
     for condition in benchmark.conditions:
@@ -305,11 +317,11 @@ def _mean(means: np.ndarray) -> np.ndarray:
     return means.mean(-1)
 
 
-# What is made of the outcomes of two models
+# Comparison with a baseline
 
 
 def corruption_errors(result: Results, benchmark: str = "corruptions") -> np.ndarray | None:
-    """Share of severities at which each picture was not recognised under each of the 15: (pictures, 15).
+    """The error of each picture under each of the 15 corruptions, averaged over severities: (pictures, 15).
 
     None if the results lack one of them.
     """
@@ -323,16 +335,16 @@ def corruption_errors(result: Results, benchmark: str = "corruptions") -> np.nda
 def relative_error(
     result: Results, baseline: Results, benchmark: str = "corruptions"
 ) -> tuple[float, float, float] | None:
-    """Error under each of the 15 corruptions over that of a baseline, their mean in percent, with its interval.
+    """The mean over 15 corruptions of the error relative to a baseline, in percent, with its interval.
 
-    None if one of the two lacks a corruption. Both have to be of the same pictures.
+    None if one of the two lacks a corruption. Both must be on the same pictures.
     """
     mine, others = corruption_errors(result, benchmark), corruption_errors(baseline, benchmark)
     if mine is None or others is None:
         return None
     both = np.concatenate([mine, others], 1)
     count = mine.shape[1]
-    least = 1 / (len(SEVERITIES) * len(both))  # one picture at one severity: an error of 0 cannot be divided by
+    least = 1 / (len(SEVERITIES) * len(both))  # the error of one picture at one severity, to avoid division by 0
 
     def statistic(means: np.ndarray) -> np.ndarray:
         own, other = means[..., :count], means[..., count:]
@@ -342,7 +354,7 @@ def relative_error(
 
 
 MEMBERS = {
-    "corruptions": Member(corruptions, Made, Relative("CE", ALL_CORRUPTIONS, relative_error)),
-    "imagenet_c": Member(imagenet_c, Published),
-    "cifar10_c": Member(cifar10_c, Published),
+    "corruptions": Member(corruptions, CorruptionBenchmarkOptions, Relative("CE", ALL_CORRUPTIONS, relative_error)),
+    "imagenet_c": Member(imagenet_c, PublishedOptions),
+    "cifar10_c": Member(cifar10_c, PublishedOptions),
 }

@@ -1,43 +1,43 @@
-"""What the attention of a model looks at: objects, what people look at, and whether corruptions change it."""
+"""Benchmarks of attention maps: objects, fixations of people, and stability under corruptions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...data import Whole, limited, open_fixations, open_segmented
 from ..conditions import CLEAN, Condition
-from ..looking import RANDOM_WEIGHTS, Looking
+from ..map_choice import RANDOM_WEIGHTS, MapChoice
 from ..results import Outcome
 from ..subjects import Subject
 from ..tasks import Fixation, MapStability, Segmentation
 from ..tasks.fixation import CENTRE_BIAS, CHANCE, ONE_OBSERVER, SIGMA
 from ..tasks.segmentation import MASS, THRESHOLD, conditions, curve_rows
 from .base import Benchmark, Data, Member, Options, Showing, Summed, centred, each_condition, whole
-from .corruptions import Making, groups_of, summarize
+from .corruptions import SyntheticOptions, groups_of, summarize
 
 
 @dataclass(frozen=True)
-class Looked(Options):
-    """What may be chosen where a map is judged."""
+class MapOptions(Options):
+    """The options of benchmarks of attention maps."""
 
     map_kind: str = "implicit"
-    """A name of `torchvars.maps.KINDS`."""
+    """The kind of map, a key of `torchvars.maps.KINDS`."""
     map_layer: str = "-1"
-    """An attention by its name or its place in order."""
+    """The attention, by its name or its index."""
 
     @property
-    def looking(self) -> Looking:
-        return Looking(self.map_kind, str(self.map_layer))
+    def map_choice(self) -> MapChoice:
+        return MapChoice(self.map_kind, str(self.map_layer))
 
 
 @dataclass(frozen=True)
-class Compared(Looked):
-    """What may be chosen where there is something that every map must beat."""
+class BaselineOptions(MapOptions):
+    """The options of benchmarks of attention maps with baselines."""
 
     baselines: bool = True
-    """Whether that is measured, too."""
+    """Whether to evaluate the baselines."""
 
 
-def segmentation(data: Data, subject: Subject, options: Compared) -> Benchmark:
+def segmentation(data: Data, subject: Subject, options: BaselineOptions) -> Benchmark:
     """Foreground from the map of an attention, by the masks of a data set in the layout of PASCAL VOC."""
     source = limited(open_segmented(data.path), options.limit)
     protocol = (
@@ -51,23 +51,23 @@ def segmentation(data: Data, subject: Subject, options: Compared) -> Benchmark:
         "segmentation",
         protocol,
         data.name,
-        [Showing(condition, source) for condition in conditions(options.looking, options.baselines)],
-        Segmentation(options.looking, options.baselines),
+        [Showing(condition, source) for condition in conditions(options.map_choice, options.baselines)],
+        Segmentation(options.map_choice, options.baselines),
         shown=Whole,
         summarize=with_curves,
     )
 
 
 def with_curves(benchmark: Benchmark, outcomes: Mapping[Condition, Outcome]) -> list[Summed]:
-    """The figures of each condition, and IoU by threshold where maps were normalised."""
+    """The figures of each condition, and IoU by threshold for the protocol "vars"."""
     curves = [
         Summed(*row) for condition in benchmark.conditions for row in curve_rows(condition, outcomes[condition].columns)
     ]
     return each_condition(benchmark, outcomes) + curves
 
 
-def fixation(data: Data, subject: Subject, options: Compared) -> Benchmark:
-    """The map of an attention against where people looked: MIT1003 as published, or a plain layout."""
+def fixation(data: Data, subject: Subject, options: BaselineOptions) -> Benchmark:
+    """Fixations of people predicted by the map of an attention: MIT1003 as published, or a plain layout."""
     source = open_fixations(data.path)
     observed, source = bool(source.observers), limited(source, options.limit)
     showings = [Showing(CLEAN, source)]
@@ -85,20 +85,20 @@ def fixation(data: Data, subject: Subject, options: Compared) -> Benchmark:
         protocol,
         data.name,
         showings,
-        Fixation(options.looking, options.baselines),
+        Fixation(options.map_choice, options.baselines),
         shown=Whole,
     )
 
 
 @dataclass(frozen=True)
-class Stability(Making, Looked):
-    """What may be chosen where the maps of clean and corrupted pictures are compared."""
+class StabilityOptions(SyntheticOptions, MapOptions):
+    """The options of `map_stability`."""
 
 
-def map_stability(data: Data, subject: Subject, options: Stability) -> Benchmark:
-    """The maps of clean pictures against those of corrupted ones, and after each recurrent step."""
+def map_stability(data: Data, subject: Subject, options: StabilityOptions) -> Benchmark:
+    """Attention maps of clean and corrupted pictures compared, and those after each recurrent step."""
     source = limited(data.source, options.limit)
-    showings = [Showing(CLEAN, source), *(Showing(each, source) for each in steps_of(subject, options.looking))]
+    showings = [Showing(CLEAN, source), *(Showing(each, source) for each in steps_of(subject, options.map_choice))]
     showings += options.corrupting(subject, source)
     done = options.done(subject)
     return Benchmark(
@@ -107,7 +107,7 @@ def map_stability(data: Data, subject: Subject, options: Stability) -> Benchmark
         "of a uniform map; a step is compared with the last",
         data.name,
         showings,
-        MapStability(options.looking),
+        MapStability(options.map_choice),
         change=done,
         not_asked=options.not_asked(),
         summarize=summarize,
@@ -115,15 +115,15 @@ def map_stability(data: Data, subject: Subject, options: Stability) -> Benchmark
     )
 
 
-def steps_of(subject: Subject, looking: Looking) -> list[Condition]:
-    """The conditions in which a recurrent attention is looked at after each step; none of one that is not."""
-    steps = looking.steps(subject)
+def steps_of(subject: Subject, map_choice: MapChoice) -> list[Condition]:
+    """The conditions after each recurrent step; empty for an attention that is not recurrent."""
+    steps = map_choice.steps(subject)
     numbers = () if steps is None else range(steps + 1)
     return [Condition("step", f"step {step}", parameters=(("steps", step),)) for step in numbers]
 
 
 MEMBERS = {
-    "segmentation": Member(segmentation, Compared),
-    "fixation": Member(fixation, Compared),
-    "map_stability": Member(map_stability, Stability),
+    "segmentation": Member(segmentation, BaselineOptions),
+    "fixation": Member(fixation, BaselineOptions),
+    "map_stability": Member(map_stability, StabilityOptions),
 }

@@ -1,4 +1,4 @@
-"""Stored pictures of another kind than those that a model learned from."""
+"""Stored pictures of another distribution than the training data."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -8,7 +8,7 @@ from ...data import Source, leave_out, limited
 from ..conditions import Condition
 from ..subjects import Subject
 from ..tasks import Classification
-from .base import Benchmark, Classes, Data, Member, Options, Showing, centred
+from .base import Benchmark, ClassOptions, Data, Member, Options, Showing, centred
 
 
 def imagenet_a(data: Data, subject: Subject, options: Options) -> Benchmark:
@@ -26,14 +26,14 @@ def _of_200_classes(name: str, subset: str, data: Data, subject: Subject, option
     if unknown := [each for each in source.classes if each not in _synsets(subset)]:
         raise ValueError(
             f"{data.path} has {len(unknown)} classes that are not among the 200 of {name}, such as {unknown[0]}: the "
-            "answer is looked for among the folders, so that others must not be there"
+            "folders are the label space, so there must be no others"
         )
     protocol, task = f"{centred(subject)}; top-1 among the classes of the folders", Classification(among_present=True)
     missing = missing_classes(source, subset)
     return Benchmark(name, protocol, data.name, [Showing(Condition("shift", "clean"), source)], task, missing=missing)
 
 
-def imagenet_sketch(data: Data, subject: Subject, options: Classes) -> Benchmark:
+def imagenet_sketch(data: Data, subject: Subject, options: ClassOptions) -> Benchmark:
     """Drawings in black and white (ImageNet-Sketch), 1000 classes."""
     source = limited(data.source, options.limit)
     protocol, missing = f"{centred(subject)}; top-1", missing_classes(source, "imagenet-1k")
@@ -42,15 +42,15 @@ def imagenet_sketch(data: Data, subject: Subject, options: Classes) -> Benchmark
 
 
 @dataclass(frozen=True)
-class Domains(Classes):
-    """What may be chosen of pictures of several domains."""
+class DomainOptions(ClassOptions):
+    """The options of pictures of several domains."""
 
     left_out: str = "sketch"
-    """Domain that was not trained on."""
+    """The domain that was left out of training."""
 
 
-def pacs(data: Data, subject: Subject, options: Domains) -> Benchmark:
-    """PACS: all pictures of the domain that was not trained on."""
+def pacs(data: Data, subject: Subject, options: DomainOptions) -> Benchmark:
+    """PACS: all pictures of the domain that was left out of training."""
     source = limited(leave_out(data.source, options.left_out, "test"), options.limit)
     showings, task = [Showing(Condition("shift", options.left_out), source)], options.task(source, subject)
     return Benchmark("pacs", f"{centred(subject)}; top-1", data.name, showings, task)
@@ -59,13 +59,13 @@ def pacs(data: Data, subject: Subject, options: Domains) -> Benchmark:
 MEMBERS = {
     "imagenet_a": Member(imagenet_a, Options),
     "imagenet_r": Member(imagenet_r, Options),
-    "imagenet_sketch": Member(imagenet_sketch, Classes),
-    "pacs": Member(pacs, Domains),
+    "imagenet_sketch": Member(imagenet_sketch, ClassOptions),
+    "pacs": Member(pacs, DomainOptions),
 }
 
 
 def missing_classes(source: Source, subset: str) -> tuple[str, ...]:
-    """Classes of a part of ImageNet that have no folder."""
+    """The classes of a subset of ImageNet that have no folder."""
     from timm.data import ImageNetInfo
 
     expected = ImageNetInfo(subset).label_names() if subset == "imagenet-1k" else _synsets(subset)
@@ -74,7 +74,7 @@ def missing_classes(source: Source, subset: str) -> tuple[str, ...]:
 
 @cache
 def _synsets(subset: str) -> list[str]:
-    """Timm ships the lists, but not as subsets of its own."""
+    """The classes of a subset, from the lists that timm ships."""
     import timm.data
 
     file = Path(timm.data.__file__).parent / "_info" / f"{subset.replace('-', '_')}_synsets.txt"

@@ -3,20 +3,20 @@
 import torch
 from torch import Tensor
 
-from ..chance import Generators, uniform
+from ..generators import Generators, uniform
 from .filters import convolve, gaussian, motion, pad, zoom
 
 
 def gaussian_blur(pixels: Tensor, sigma: float, generators: Generators) -> Tensor:
-    """A Gaussian of that many pixels, cut at four of them."""
+    """A Gaussian blur of deviation sigma, truncated at 4 sigma."""
     return gaussian(pixels, sigma)
 
 
 def disk(radius: float, sigma: float) -> Tensor:
-    """A disk that sums to 1, its rim softened by a Gaussian of sigma cut to 3 x 3, or 5 x 5 above a radius of 8.
+    """A disk that sums to 1, blurred by a Gaussian of 3 x 3 taps, or 5 x 5 for a radius above 8.
 
-    (2 r + 1, 2 r + 1), where r is the radius, and 8 for those below. The softening mirrors at the border of these, so
-    that a disk that touches it, of radius 8 or more, sums to 1.01: the published pictures are that much brighter.
+    The size is (2 r + 1, 2 r + 1) with r the radius, but at least 8. The blur mirrors at the border, so that a disk
+    that touches it, of radius 8 or more, sums to 1.01: the published pictures are that much brighter.
     """
     half, soft = (8, 1) if radius <= 8 else (int(radius), 2)
     line = torch.arange(-half, half + 1).float()
@@ -28,23 +28,23 @@ def disk(radius: float, sigma: float) -> Tensor:
 
 
 def defocus_blur(pixels: Tensor, parameters: tuple[float, float], generators: Generators) -> Tensor:
-    """A lens out of focus: a disk of (radius, softness of its rim)."""
+    """Defocus: convolution with a disk of (radius, sigma of its blur)."""
     return convolve(pixels, disk(*parameters), "mirror")
 
 
-def shuffle(size: tuple[int, int], reach: int, chance: Tensor) -> Tensor:
-    """Whose colour each pixel has, (B, H W), when each has taken that of one near it, the last pixel first.
+def shuffle(size: tuple[int, int], reach: int, random: Tensor) -> Tensor:
+    """The index of the pixel whose colour each pixel takes, (B, H W).
 
-    From the bottom right to the top left, each pixel that is far enough from the border becomes what is then at a
-    random offset from -reach to reach - 1 in either direction. Chance (B, 2, H, W) in [0, 1) draws the offsets.
+    From the bottom right to the top left, each pixel that is far enough from the border takes the current colour at a
+    random offset from -reach to reach - 1 in both directions. The offsets are given by `random` (B, 2, H, W) in [0, 1).
     """
     height, width = size
     row, column = torch.arange(height)[:, None], torch.arange(width)
     moves = (row > reach) & (row <= height - reach) & (column > reach) & (column <= width - reach)
-    offset = (chance * (2 * reach)).long() - reach
+    offset = (random * (2 * reach)).long() - reach
     place = row * width + column
     taken = torch.where(moves, place + offset[:, 0] * width + offset[:, 1], place).flatten(1)
-    # What is taken from further on has itself been replaced before: follow it to one that took an original.
+    # A later pixel has been replaced before: follow the chain to one that took an original colour.
     place, moves = place.flatten(), moves.flatten()
     last = torch.where((taken > place) & moves.expand_as(taken).gather(1, taken), taken, place)
     while not torch.equal(last, further := last.gather(1, last)):
@@ -55,8 +55,8 @@ def shuffle(size: tuple[int, int], reach: int, chance: Tensor) -> Tensor:
 def glass_blur(pixels: Tensor, parameters: tuple[float, int, int], generators: Generators) -> Tensor:
     """Frosted glass: (sigma of a blur before and after, reach and rounds of a shuffle of pixels in between).
 
-    The published loop means to swap two pixels, but what it swaps are views into one array, so that the second keeps
-    its colour and the first takes it too. The published pictures are made so, and these are.
+    The published loop is meant to swap two pixels. But it swaps views into one array, so that the second keeps its
+    colour and the first takes it too. This function does the same.
     """
     sigma, reach, rounds = parameters
     size = pixels.shape[-2], pixels.shape[-1]
@@ -69,13 +69,13 @@ def glass_blur(pixels: Tensor, parameters: tuple[float, int, int], generators: G
 
 
 def motion_blur(pixels: Tensor, parameters: tuple[float, float], generators: Generators) -> Tensor:
-    """The camera moves along a line of (radius, sigma), at -45 to 45 degrees."""
+    """Motion blur of (radius, sigma) along a line at -45 to 45 degrees."""
     angles = uniform(generators) * 90 - 45
     return motion(pixels, *parameters, angles.tolist())
 
 
 def zoom_blur(pixels: Tensor, factors: tuple[float, ...], generators: Generators) -> Tensor:
-    """The camera moves towards the middle: the mean of the picture and its enlargements."""
+    """Zoom blur: the mean of the picture and its enlargements about the centre."""
     total = pixels.clone()
     for factor in factors:
         total += pixels if factor == 1 else zoom(pixels, factor)

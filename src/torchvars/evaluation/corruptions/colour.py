@@ -1,30 +1,30 @@
 """Brightness, contrast and saturation: pixels (B, 3, H, W) in [0, 1] -> the same shape.
 
-In HSV the value is V = max(r, g, b) and the saturation S = (V - min(r, g, b)) / V. With the hue kept, another value
-scales the colour, and another saturation its distance from V.
+In HSV the value is V = max(r, g, b) and the saturation S = (V - min(r, g, b)) / V. At constant hue, a change of the
+value scales the colour, and a change of the saturation scales its distance from V.
 """
 
 import torch
 from torch import Tensor
 
-from ..chance import Generators
+from ..generators import Generators
 
 
 def brightness(pixels: Tensor, amount: float, generators: Generators) -> Tensor:
-    """The value of each pixel in HSV raised by the amount, to 1 at most."""
+    """Adds the amount to the value of each pixel in HSV, clipped to 1."""
     value = pixels.amax(1, keepdim=True)
     bright = (value + amount).clamp(max=1)
     return (pixels * (bright / value)).where(value > 0, bright)
 
 
 def contrast(pixels: Tensor, factor: float, generators: Generators) -> Tensor:
-    """Each pixel's distance from the mean colour of the picture times the factor."""
+    """Multiplies the distance of each pixel from the mean colour of the picture by the factor."""
     mean = pixels.double().mean((2, 3), keepdim=True).to(pixels.dtype)
     return (pixels - mean) * factor + mean
 
 
 def saturate(pixels: Tensor, parameters: tuple[float, float], generators: Generators) -> Tensor:
-    """The saturation of each pixel in HSV times a factor plus an amount, (factor, amount); grey counts as red."""
+    """Saturation of each pixel in HSV times a factor plus an amount, (factor, amount). The hue of grey is red."""
     factor, amount = parameters
     value, least = pixels.amax(1, keepdim=True), pixels.amin(1, keepdim=True)
     grey = value == least

@@ -1,4 +1,4 @@
-"""What happens to stored pictures: pixels (B, 3, H, W) in [0, 1] -> the same shape."""
+"""Digital corruptions: pixels (B, 3, H, W) in [0, 1] -> the same shape."""
 
 from io import BytesIO
 
@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from ..chance import Generators, uniform
+from ..generators import Generators, uniform
 from .filters import gaussian
 
 
 def sample(pixels: Tensor, row: Tensor, column: Tensor, border: str) -> Tensor:
-    """Pixels (B, C, H, W) between their places, linearly, at rows and columns (B, H, W)."""
+    """Pixels (B, C, H, W) interpolated bilinearly at rows and columns (B, H, W)."""
     height, width = pixels.shape[-2:]
     if border == "mirror":
         grid = [2 * column / max(width - 1, 1) - 1, 2 * row / max(height - 1, 1) - 1]
@@ -22,10 +22,10 @@ def sample(pixels: Tensor, row: Tensor, column: Tensor, border: str) -> Tensor:
 
 
 def elastic_transform(pixels: Tensor, parameters: tuple[float, float, float], generators: Generators) -> Tensor:
-    """Stretched as rubber: (strength and sigma of smooth displacements, how far three points move before).
+    """Elastic deformation: (strength and sigma of smooth displacements, largest shift of an affine map before).
 
-    An affine map moves three corners of a square in the middle by up to that many pixels along each axis. Then each
-    pixel is read at a displacement: uniform noise, blurred by sigma, times the strength.
+    An affine map shifts three corners of a square in the middle by up to that many pixels along each axis. Then each
+    pixel is sampled at a displacement: uniform noise, blurred by sigma, times the strength.
     """
     strength, sigma, shift = parameters
     height, width = pixels.shape[-2:]
@@ -48,7 +48,7 @@ def elastic_transform(pixels: Tensor, parameters: tuple[float, float, float], ge
 
 
 def boxes(length: int, size: int) -> tuple[Tensor, Tensor]:
-    """Which of `length` pixels make each of `size`, (size,) and (size,): the first, and how many. As in Pillow."""
+    """The boxes of `length` pixels for each of `size` pixels, as in Pillow: the first and the number, (size,) each."""
     scale = length / size
     reach = max(scale, 1)
     centre = (torch.arange(size, dtype=torch.double).unsqueeze(1) + 0.5) * scale
@@ -62,25 +62,26 @@ def boxes(length: int, size: int) -> tuple[Tensor, Tensor]:
 def resize(pixels: Tensor, height: int, width: int) -> Tensor:
     """Whole numbers (..., h, w) -> (..., height, width): means over boxes, along rows and then columns, each rounded.
 
-    Pillow's resize with Image.BOX. (Recent ones take the columns first where pictures are over twice as high as wide.)
+    This is Pillow's resize with Image.BOX. (Recent versions begin with the columns if pictures are over twice as high
+    as wide.)
     """
     for size in (width, height):
         first, count = (index.to(pixels.device) for index in boxes(pixels.shape[-1], size))
-        sums = F.pad(pixels.cumsum(-1), (1, 0))  # exact: whole numbers
+        sums = F.pad(pixels.cumsum(-1), (1, 0))  # exact for whole numbers
         means = (sums.index_select(-1, first + count) - sums.index_select(-1, first)) / count
         pixels = (means + 0.5).floor().mT
     return pixels
 
 
 def pixelate(pixels: Tensor, factor: float, generators: Generators) -> Tensor:
-    """Fewer pixels, by that factor along each axis, and from these as many as before."""
+    """Downsampling by a factor along each axis, and upsampling to the original size."""
     height, width = pixels.shape[-2:]
     coarse = resize((pixels * 255).round(), max(1, int(height * factor)), max(1, int(width * factor)))
     return resize(coarse, height, width) / 255
 
 
 def jpeg_compression(pixels: Tensor, quality: int, generators: Generators) -> Tensor:
-    """Written as JPEG of that quality and read again, by Pillow."""
+    """Compression as JPEG of this quality, by Pillow."""
     pictures = (pixels * 255).round().byte().permute(0, 2, 3, 1).cpu()
     decoded = []
     for picture in pictures:

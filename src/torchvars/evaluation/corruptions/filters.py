@@ -1,4 +1,4 @@
-"""Linear filters of pictures of every size, and what is beyond the border.
+"""Linear filters for pictures of any size, and their border modes.
 
 Borders have SciPy's names: "nearest" repeats the last pixel (a b c | c c), "reflect" mirrors at the edge (a b c | c b),
 "mirror" mirrors at the last pixel (a b c | b a).
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def beyond(size: int, before: int, after: int, border: str) -> Tensor:
-    """Which of `size` pixels stands at each position from -before to below size + after."""
+    """The index of the pixel, of `size`, at each position from -before to size + after - 1."""
     position = torch.arange(-before, size + after)
     if border == "nearest":
         return position.clamp(0, size - 1)
@@ -25,7 +25,7 @@ def beyond(size: int, before: int, after: int, border: str) -> Tensor:
 
 
 def pad(pixels: Tensor, top: int, bottom: int, left: int, right: int, border: str) -> Tensor:
-    """Pixels (..., H, W) -> (..., top + H + bottom, left + W + right), also where that is more than the picture has."""
+    """Pixels (..., H, W) -> (..., top + H + bottom, left + W + right). The padding may be larger than the picture."""
     rows = beyond(pixels.shape[-2], top, bottom, border).to(pixels.device)
     columns = beyond(pixels.shape[-1], left, right, border).to(pixels.device)
     return pixels.index_select(-2, rows).index_select(-1, columns)
@@ -33,10 +33,10 @@ def pad(pixels: Tensor, top: int, bottom: int, left: int, right: int, border: st
 
 @lru_cache(maxsize=64)
 def gaussian_matrix(size: int, sigma: float, truncate: float, border: str) -> Tensor:
-    """A Gaussian filter of signals `size` long as a matrix (size, size), the border in it; cut at truncate * sigma."""
+    """A Gaussian filter as a matrix (size, size), including the border mode; truncated at truncate * sigma."""
     radius = int(truncate * sigma + 0.5)
     weights = torch.exp(-0.5 * (torch.arange(-radius, radius + 1).double() / max(sigma, 1e-9)) ** 2)
-    read = beyond(size, radius, radius, border).unfold(0, 2 * radius + 1, 1)  # (size, taps): what each output reads
+    read = beyond(size, radius, radius, border).unfold(0, 2 * radius + 1, 1)  # (size, taps): the inputs of each output
     matrix = torch.zeros(size, size, dtype=torch.double)
     return matrix.scatter_add_(1, read, (weights / weights.sum()).expand_as(read)).float()
 
@@ -48,7 +48,7 @@ def gaussian(pixels: Tensor, sigma: float, truncate: float = 4.0, border: str = 
 
 
 def convolve(pixels: Tensor, kernel: Tensor, border: str) -> Tensor:
-    """Pixels (B, C, H, W) convolved with a kernel (2 r + 1, 2 r + 1), by Fourier transforms."""
+    """Pixels (B, C, H, W) convolved with a kernel (2 r + 1, 2 r + 1), by FFT."""
     height, width = pixels.shape[-2:]
     radius = len(kernel) // 2
     size = (height + 2 * radius, width + 2 * radius)
@@ -70,13 +70,13 @@ def correlate(pixels: Tensor, kernel: Sequence[Sequence[float]], border: str) ->
         for column, weight in enumerate(line)
         if weight
     )
-    return cast(Tensor, sum(weighted))  # there is a weight, so that it is no bare 0
+    return cast(Tensor, sum(weighted))  # a Tensor, since at least one weight is not 0
 
 
 def motion(pixels: Tensor, radius: float, sigma: float, angles: Sequence[float]) -> Tensor:
-    """Pixels (B, C, H, W), each picture smeared along a line at its angle, in degrees; as ImageMagick does.
+    """Pixels (B, C, H, W), each picture blurred along a line at its angle in degrees, as by ImageMagick.
 
-    A pixel is the mean of those on the line that starts from it, weighted by half a Gaussian.
+    A pixel is the mean of the pixels on a line that starts from it, weighted by half a Gaussian.
     """
     height, width = pixels.shape[-2:]
     steps = range(2 * math.ceil(radius) + 1)
@@ -94,7 +94,7 @@ def motion(pixels: Tensor, radius: float, sigma: float, angles: Sequence[float])
 
 
 def zoom(pixels: Tensor, factor: float) -> Tensor:
-    """The middle of pixels (B, C, H, W) enlarged by a factor of at least 1 to the size of the whole, linearly."""
+    """The centre of pixels (B, C, H, W), enlarged bilinearly by a factor of at least 1 to the original size."""
     shape = pixels.shape[-2:]
     part = [math.ceil(size / factor) for size in shape]
     top, left = ((size - cut) // 2 for size, cut in zip(shape, part, strict=True))

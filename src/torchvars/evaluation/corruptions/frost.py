@@ -1,4 +1,4 @@
-"""Frost on the pane: official pictures of it, or ice made by chance with their colour, contrast and spectrum."""
+"""Frost: the official pictures, or generated ice with their colour, contrast and spectrum."""
 
 import math
 from functools import lru_cache
@@ -10,10 +10,10 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.functional import pil_to_tensor
 
-from ..chance import Generators, normal, uniform
+from ..generators import Generators, normal, uniform
 from .filters import motion
 
-# Of 224-pixel parts of the five official pictures in use: mean colour, spread of the mean, standard deviation within
+# Statistics of 224-pixel crops of the five official pictures: mean colour, spread of the mean, standard deviation
 PANES = (
     ((0.31, 0.58, 0.65), 0.037, 0.062),
     ((0.78, 0.80, 0.84), 0.025, 0.079),
@@ -22,17 +22,17 @@ PANES = (
     ((0.43, 0.47, 0.52), 0.051, 0.139),
 )
 DIRECTIONS, GRAIN, NEEDLE = 6, 40, 10
-SLOPE, WAVE = 0.45, 172  # so that, with the needles, the spectrum falls as theirs, and steeply below 1 / 172 a pixel
-PATCHES = 0.3  # how unevenly the contrast lies, so that it varies from place to place as theirs
+SLOPE, WAVE = 0.45, 172  # fits the spectrum of the official pictures, which falls steeply below 1 / 172 per pixel
+PATCHES = 0.3  # local variation of the contrast, as in the official pictures
 
 
 def crystals(generators: Generators, height: int, width: int) -> Tensor:
-    """Grains (B, H, W) about 40 pixels wide, each of needles that lie in a direction of its own."""
+    """Grains (B, H, W) about 40 pixels wide, each of needles in one direction."""
     length = 2 * NEEDLE
     noise = normal(generators, 1, height + length, width + 2 * length)
     angles = [180 / DIRECTIONS * lie for lie in range(DIRECTIONS)]
     needles = torch.cat([motion(noise, NEEDLE, NEEDLE, [angle] * len(noise)) for angle in angles], 1)
-    needles = needles[..., :height, length : length + width]  # from where no line leaves the noise
+    needles = needles[..., :height, length : length + width]  # the part where all lines are inside the noise
     seeds = uniform(generators, 1 + height * width // GRAIN**2, 3) * torch.tensor([height, width, DIRECTIONS])
     row, column = torch.arange(height).view(-1, 1), torch.arange(width)
     nearest, lies = torch.full_like(needles[:, :1], torch.inf), torch.zeros_like(needles[:, :1])
@@ -45,20 +45,20 @@ def crystals(generators: Generators, height: int, width: int) -> Tensor:
 
 
 def coloured(noise: Tensor, gain: Tensor) -> Tensor:
-    """Noise (B, H, W) with its waves times a gain (H, W // 2 + 1), brought to a standard deviation of 1."""
+    """Noise (B, H, W) with its spectrum multiplied by a gain (H, W // 2 + 1), scaled to a standard deviation of 1."""
     # One by one: a result must not depend on the batch.
     waves = torch.stack([torch.fft.irfft2(torch.fft.rfft2(one) * gain, s=noise.shape[1:]) for one in noise])
     return waves / waves.pow(2).mean((1, 2), keepdim=True).sqrt().clamp(min=1e-6)
 
 
 def ice(generators: Generators, height: int, width: int) -> Tensor:
-    """Panes (B, 3, H, W) made by chance, in the colours of one of the official ones."""
+    """Generated ice (B, 3, H, W) in the colours of one of the official pictures."""
     grains = crystals(generators, height, width)
     draws = uniform(generators, 1)
     kinds = [PANES[int(draw * len(PANES))] for draw in draws[:, 0].tolist()]
     colour, wander, contrast = (torch.tensor(column) for column in zip(*kinds, strict=True))
     frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width))
-    frequency = torch.where(frequency > 0, frequency, torch.inf)  # the mean is drawn apart
+    frequency = torch.where(frequency > 0, frequency, torch.inf)  # the mean is drawn separately
     patches = coloured(normal(generators, height, width), frequency**-1.5)
     grains = grains * torch.exp(PATCHES * patches)
     relief = coloured(grains, frequency**-SLOPE * (1 + (WAVE * frequency) ** -2))
@@ -68,9 +68,9 @@ def ice(generators: Generators, height: int, width: int) -> Tensor:
 
 @lru_cache(maxsize=4)
 def official(folder: str) -> list[Tensor]:
-    """The pictures of a folder whose names begin with "frost", (3, h, w) in 0 ... 255: the first five of them.
+    """The first five pictures of a folder whose names begin with "frost", (3, h, w) in 0 ... 255.
 
-    The published script draws from five, though it names six.
+    The published script lists six, but draws from five.
     """
     files = sorted(path for path in Path(folder).glob("frost*") if path.suffix.lower() in (".png", ".jpg", ".jpeg"))
     if not files:
@@ -83,7 +83,7 @@ def official(folder: str) -> list[Tensor]:
 
 
 def part(pictures: list[Tensor], generator: torch.Generator, height: int, width: int, scale: float) -> Tensor:
-    """A part (1, 3, H, W) of one of the pictures at that scale; larger if it would not fill the pane."""
+    """A random crop (1, 3, H, W) of one of the pictures at a scale, or the smallest scale that is large enough."""
     choice, down, right = torch.rand(3, generator=generator).tolist()
     picture = pictures[int(choice * len(pictures))]
     rows, columns = picture.shape[1:]
@@ -105,7 +105,7 @@ def frost(
     generators: Generators,
     folder: str | Path | None = None,
 ) -> Tensor:
-    """A pane of frost before the picture, not clipped: (weights of picture and frost, scale of the frost)."""
+    """A weighted sum of the picture and frost, not clipped: (weights of picture and frost, scale of the frost)."""
     kept, added, scale = parameters
     height, width = pixels.shape[-2:]
     if folder is not None:

@@ -1,4 +1,4 @@
-"""Over which conditions the mean of a benchmark under corruptions is taken."""
+"""The conditions over which the mean of a corruption benchmark is taken."""
 
 from collections.abc import Iterable
 
@@ -7,6 +7,6 @@ from .registry import CORRUPTIONS
 
 
 def means_of_corruptions(conditions: Iterable[Condition]) -> dict[Condition, list[Condition]]:
-    """The mean and the conditions it is over: those of the corruptions that are `summed`; empty if there are none."""
+    """The condition of the mean, with its conditions: those of corruptions that are `summed`. Empty without these."""
     members = [each for each in conditions if each.family == "corruption" and CORRUPTIONS[each.name].summed]
     return {ALL_CORRUPTIONS: members} if members else {}

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..chance import Generators, generators_of
+from ..generators import Generators, generators_of
 from .blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
 from .colour import brightness, contrast, saturate
 from .digital import elastic_transform, jpeg_compression, pixelate
@@ -20,19 +20,18 @@ from .spatter import spatter
 from .strengths import STRENGTHS
 from .weather import fog, snow
 
-Function = Callable[[Tensor, Any, Generators], Tensor]  # pixels, what a row of strengths.py has, one generator each
+Function = Callable[[Tensor, Any, Generators], Tensor]  # pixels, an entry of strengths.py, generators -> pixels
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """What is done to pictures, and what has to be known of it. It is called as its function is.
+    """A corruption and its properties. It is called like its function.
 
     Args:
-        function: pixels (B, 3, H, W) in [0, 1], a row of strengths.py, one generator a picture -> pixels.
+        function: pixels (B, 3, H, W) in [0, 1], an entry of strengths.py, one generator for each picture -> pixels.
         group: noise, blur, weather or digital.
-        summed: whether it is one of the 15 that mCE and means are over; the others are reported apart.
-        moves: whether things end up elsewhere in the picture, so that a target with a place (a mask, points) is no
-            longer where it was.
+        summed: whether it is one of the 15 corruptions of mCE and means; the others are reported separately.
+        moves: whether it moves the content of the picture, so that masks and points no longer fit.
     """
 
     function: Function
@@ -68,9 +67,9 @@ CORRUPTIONS: dict[str, Corruption] = {
     "spatter": Corruption(spatter, "weather", summed=False),
     "saturate": Corruption(saturate, "digital", summed=False),
 }
-PUBLISHED = tuple(name for name, corruption in CORRUPTIONS.items() if corruption.summed)  # the 15 that mCE is over
+PUBLISHED = tuple(name for name, corruption in CORRUPTIONS.items() if corruption.summed)  # the 15 corruptions of mCE
 
-AT_ONCE = 2**19  # numbers in all pictures that are corrupted together: what a processor's cache holds
+AT_ONCE = 2**19  # values of the pictures that are corrupted together; they fit into the cache of a processor
 
 
 @torch.no_grad()
@@ -84,18 +83,18 @@ def corrupt(
     strengths: str = "imagenet",
     frost: str | Path | None = None,
 ) -> Tensor:
-    """Pixels (B, 3, H, W) in [0, 1] -> corrupted, the same shape, clipped and rounded to 8 bits: k / 255.
+    """Corrupted pixels (B, 3, H, W) of pixels in [0, 1], clipped and rounded to 8 bits: k / 255.
 
-    What is done to a picture depends on its identity and the seed, never on the batch that it comes in.
+    The result for a picture depends on its identity and the seed, not on its batch.
 
     Args:
         pixels: of any size.
         name: one of CORRUPTIONS.
         severity: 1 to 5.
         identities: a name for each picture.
-        seed: of all that is drawn.
+        seed: the random seed.
         strengths: "imagenet", published for 224 pixels, or "cifar", for 32.
-        frost: folder of the official pictures, frost1.png and so on; without it ice is made by chance.
+        frost: folder of the official pictures, frost1.png and so on; by default ice is generated.
     """
     if name not in CORRUPTIONS:
         close = get_close_matches(name, CORRUPTIONS, n=1)
@@ -103,7 +102,7 @@ def corrupt(
         raise ValueError(f"no corruption is called {name!r}: {hint}")
     if severity not in range(1, 6):
         raise ValueError(f"severity must be 1, 2, 3, 4 or 5, got {severity!r}")
-    severity = int(severity)  # NumPy writes its own in another way, and seeds are made of what is written
+    severity = int(severity)  # the text of a NumPy integer differs, and seeds are derived from it
     if strengths not in STRENGTHS:
         raise ValueError(f"strengths must be one of {', '.join(map(repr, STRENGTHS))}, got {strengths!r}")
     if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape[2:] or not pixels.is_floating_point():

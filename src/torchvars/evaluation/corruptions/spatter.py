@@ -1,7 +1,8 @@
 """Spatter on the lens, water or mud: pixels (B, 3, H, W) in [0, 1] -> the same shape, not clipped.
 
 Mud is a blurred stain. Water is shaded like drops, by the distance from the edges of its patches. The published code
-does it with OpenCV's Canny, distance transform, histogram equalisation and filters on 8 bits: here they are on tensors.
+uses OpenCV's Canny, distance transform, histogram equalisation and filters on 8 bits, which are implemented here on
+tensors.
 """
 
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..chance import Generators, normal
+from ..generators import Generators, normal
 from .filters import correlate, gaussian
 
 WATER = (175 / 255, 238 / 255, 238 / 255)
@@ -20,7 +21,7 @@ BOX = [[1, 1, 1], [1, 1, 1], [1, 1, 1]]
 
 
 def canny(layer: Tensor, low: float, high: float) -> Tensor:
-    """Edges of a layer (B, H, W) of whole numbers 0 ... 255, as OpenCV finds them: (B, H, W), true or false."""
+    """The edges of a layer (B, H, W) of whole numbers 0 ... 255, as by OpenCV: (B, H, W), booleans."""
     across = correlate(layer, [[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]], "nearest")
     down = correlate(layer, [[-1, -2, -1], [0, 0, 0], [1, 2, 1]], "nearest")
     slope = across.abs() + down.abs()
@@ -47,24 +48,24 @@ def canny(layer: Tensor, low: float, high: float) -> Tensor:
 
 
 def spread(mask: Tensor) -> Tensor:
-    """A mask (B, H, W) and all pixels beside it."""
+    """A mask (B, H, W) dilated by one pixel."""
     around = F.pad(mask, (1, 1, 1, 1))
     rows = around[..., :-2] | around[..., 1:-1] | around[..., 2:]
     return rows[:, :-2] | rows[:, 1:-1] | rows[:, 2:]
 
 
 def distance(edges: Tensor) -> Tensor:
-    """How far each pixel is from an edge, up to 20, as OpenCV measures it with its mask of 5 x 5: (B, H, W).
+    """The distance of each pixel from an edge, up to 20, as by OpenCV with a mask of 5 x 5: (B, H, W).
 
-    Ways go along rows, columns, diagonals and knight's moves, of lengths 1, 1.4 and 2.1969.
+    Paths consist of steps along rows and columns, diagonals and knight's moves, of lengths 1, 1.4 and 2.1969.
     """
     height, width = edges.shape[-2:]
     column = torch.arange(width, device=edges.device).float()
     left = torch.where(edges, column, -FAR).cummax(-1).values
     right = torch.where(edges, column, width + FAR).flip(-1).cummin(-1).values.flip(-1)
-    beside = torch.minimum(column - left, right - column)  # to the nearest edge in the row
-    around = F.pad(beside, (0, 0, FAR, FAR), value=FAR)
-    far = beside.clamp(max=FAR)
+    in_row = torch.minimum(column - left, right - column)  # distance to the nearest edge in the row
+    around = F.pad(in_row, (0, 0, FAR, FAR), value=FAR)
+    far = in_row.clamp(max=FAR)
     for rows in range(1, FAR):
         nearest = torch.minimum(around[:, FAR - rows :][:, :height], around[:, FAR + rows :][:, :height])
         longer, shorter = nearest.clamp(min=rows), nearest.clamp(max=rows)
@@ -74,7 +75,7 @@ def distance(edges: Tensor) -> Tensor:
 
 
 def equalise(levels: Tensor) -> Tensor:
-    """Whole numbers (B, H, W) up to 20 spread over 0 ... 255 so that their histogram is even; one alone stays."""
+    """Histogram equalisation of whole numbers (B, H, W) up to 20 to 0 ... 255; a constant layer stays the same."""
     flat = levels.long().flatten(1)
     counts = torch.zeros(len(flat), FAR + 1, device=flat.device).scatter_add_(1, flat, torch.ones_like(flat).float())
     least = flat.amin(1, keepdim=True)
@@ -85,7 +86,7 @@ def equalise(levels: Tensor) -> Tensor:
 
 
 def drops(liquid: Tensor) -> Tensor:
-    """Where light falls on water, (B, H, W) from 0 to 1, of a layer that is 0 where there is none."""
+    """The shading of water, (B, H, W) from 0 to 1, for a layer that is 0 without water."""
     layer = (liquid * 255).floor()
     depth = correlate(distance(canny(layer, 50, 150)), BOX, "mirror") / 9
     relief = correlate(equalise(depth.floor()), [[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], "mirror").clamp(0, 255)
@@ -96,8 +97,8 @@ def drops(liquid: Tensor) -> Tensor:
 def spatter(pixels: Tensor, parameters: tuple[Any, ...], generators: Generators) -> Tensor:
     """Drops of water, or stains of mud.
 
-    Parameters: mean, spread and blur of the noise that liquid comes from, the threshold above which it is liquid, then
-    the strength of "water" or the blur of "mud", and which of the two.
+    Parameters: mean, deviation and blur of the noise, the threshold above which there is liquid, the strength of
+    "water" or the blur of "mud", and which of the two.
     """
     mean, spread, blur, threshold, strength, kind = parameters
     noise = mean + spread * normal(generators, *pixels.shape[-2:], device=pixels.device)

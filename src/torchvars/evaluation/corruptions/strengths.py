@@ -1,8 +1,8 @@
-"""How strong each corruption is at severities 1 to 5, as published with ImageNet-C and CIFAR-10-C.
+"""The strengths of each corruption at severities 1 to 5, as published with ImageNet-C and CIFAR-10-C.
 
 Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations" (ICLR 2019).
-Lengths are in pixels: those of "imagenet" are for pictures of 224, those of "cifar" for pictures of 32. What the
-numbers of a row are, the function of that name says.
+Lengths are in pixels: "imagenet" is for pictures of 224 pixels, "cifar" for 32. The function of each name documents its
+parameters.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ IMAGENET: dict[str, tuple[Any, ...]] = {
     "defocus_blur": ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     "glass_blur": ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
     "motion_blur": ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
-    # NumPy's arange(1, 1.11, 0.01), with which this was published, ends at 1.11, the others before their end
+    # NumPy's arange(1, 1.11, 0.01), as published, includes 1.11 by rounding; the others exclude their end
     "zoom_blur": (_zooms(12, 0.01), _zooms(16, 0.01), _zooms(11, 0.02), _zooms(13, 0.02), _zooms(11, 0.03)),
     "snow": (
         (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
@@ -32,7 +32,7 @@ IMAGENET: dict[str, tuple[Any, ...]] = {
     "fog": ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
     "brightness": (0.1, 0.2, 0.3, 0.4, 0.5),
     "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),
-    # shares of 244 pixels, as published: 224 was meant
+    # multiples of 244 pixels, as published; 224 was meant
     "elastic_transform": (
         (488, 170.8, 24.4),
         (488, 19.52, 48.8),

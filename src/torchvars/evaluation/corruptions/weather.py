@@ -3,15 +3,15 @@
 import torch
 from torch import Tensor
 
-from ..chance import Generators, normal, uniform
+from ..generators import Generators, normal, uniform
 from .filters import motion, zoom
 
 
 def snow(pixels: Tensor, parameters: tuple[float, ...], generators: Generators) -> Tensor:
-    """Flakes that fall, in a picture whitened by them.
+    """Falling snow flakes on a whitened picture.
 
-    Parameters: mean and spread of the noise that flakes come from, its enlargement, the threshold above which it is a
-    flake, radius and sigma of the fall, and what the picture keeps of its colours.
+    Parameters: mean and deviation of the noise, its enlargement, the threshold above which there is a flake, radius and
+    sigma of the motion blur, and the weight of the original picture.
     """
     mean, spread, enlargement, threshold, radius, sigma, kept = parameters
     noise = mean + spread * normal(generators, 1, *pixels.shape[-2:], device=pixels.device)
@@ -26,10 +26,9 @@ def snow(pixels: Tensor, parameters: tuple[float, ...], generators: Generators) 
 
 
 def plasma(generators: Generators, size: int, decay: float) -> Tensor:
-    """Fractal heights (B, size, size) from 0 to 1, size a power of 2: diamonds and squares on a torus.
+    """A plasma fractal (B, size, size) from 0 to 1, by the diamond-square algorithm on a torus; size is a power of 2.
 
-    Points in the middle between others become their mean and noise; then those in the middle of these, with noise
-    smaller by decay squared.
+    Midpoints become the mean of their neighbours plus noise. At each finer level the noise is divided by decay squared.
     """
     noise = uniform(generators, size, size) * 2 - 1
     heights = torch.zeros_like(noise)
@@ -50,7 +49,7 @@ def plasma(generators: Generators, size: int, decay: float) -> Tensor:
 
 
 def fog(pixels: Tensor, parameters: tuple[float, float], generators: Generators) -> Tensor:
-    """Clouds of (thickness, decay of their detail) added, and the range brought back to what it was."""
+    """Fog of (thickness, decay of its detail), and a rescaling to the original range."""
     thickness, decay = parameters
     height, width = pixels.shape[-2:]
     size = max(2, 1 << (max(height, width) - 1).bit_length())

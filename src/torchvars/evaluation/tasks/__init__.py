@@ -1,4 +1,4 @@
-"""Questions that a model is asked, one file each."""
+"""The tasks of benchmarks, one file each."""
 
 from .classification import Classification
 from .fixation import Fixation

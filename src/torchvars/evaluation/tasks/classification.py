@@ -1,4 +1,4 @@
-"""Was the class right?"""
+"""The classification task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,25 +22,25 @@ from ..task import Figure, Metric, Task
 
 
 class Judge(NamedTuple):
-    """A model that is asked about the classes of a source."""
+    """A model prepared for the classes of a source."""
 
-    model: nn.Module  # pixels -> logits of the classes in question
-    classes: list[int]  # class of the source -> its logit
+    model: nn.Module  # pixels -> logits of the label space
+    classes: list[int]  # class of the source -> index of its logit
     space: LabelSpace
-    present: int  # how many classes the pictures are of
+    present: int  # number of classes of the pictures
     nameless: bool  # whether the classes of the model have no names
 
     def labels(self, targets: Sequence[Target]) -> Tensor:
-        """Which logits should be the largest, (B,)."""
+        """The indices of the correct logits, (B,)."""
         return torch.tensor([self.classes[target] for target in cast(Sequence[int], targets)])
 
 
 @dataclass(frozen=True)
 class Classification(Task):
-    """The class with the largest logit, and how sure the model is of it.
+    """Classification by the largest logit, with the confidence of the model.
 
     Args:
-        among_present: whether the answer is looked for among the classes of the pictures only.
+        among_present: whether only the classes of the data set are in the label space.
     """
 
     among_present: bool = False
@@ -64,8 +64,8 @@ class Classification(Task):
         found = answers(judge.model(asked.pixels), judge.labels(asked.targets))
         if (invalid := found["loss"].isnan() | found["confidence"].isnan()).any():
             raise FloatingPointError(
-                f"the logits for {asked.identities[int(invalid.nonzero()[0])]} are no numbers: the weights are broken, "
-                "or its layers were told to solve in a way that diverges"
+                f"the logits for {asked.identities[int(invalid.nonzero()[0])]} are NaN: the weights are broken, "
+                "or the settings of the solvers of its layers diverge"
             )
         return found
 
@@ -105,10 +105,10 @@ class Classification(Task):
 
 
 def match_classes(subject: Subject, source: Source, among_present: bool) -> tuple[list[int] | None, list[int]]:
-    """Which logits to look at (None for all), and for each class of the source the one among these that is right.
+    """The logits of the label space (None for all), and for each class of the source the index among these.
 
     Raises:
-        ValueError: the model knows other classes.
+        ValueError: if the model has other classes.
     """
     known, outputs, own = subject.classes, outputs_of(subject), list(range(len(source.classes)))
     if known is not None and outputs != len(known):
@@ -132,7 +132,7 @@ def match_classes(subject: Subject, source: Source, among_present: bool) -> tupl
 
 
 def label_space(subject: Subject, source: Source, among_present: bool) -> LabelSpace:
-    """Of classes that are matched."""
+    """The label space of a model on a source whose classes match."""
     known = source.classes if subject.classes is None else subject.classes
     chosen = source.classes if among_present else known
     return LabelSpace(len(chosen), len(known), len(source.classes), digest_of(sorted(chosen)))
@@ -140,10 +140,10 @@ def label_space(subject: Subject, source: Source, among_present: bool) -> LabelS
 
 @torch.no_grad()
 def outputs_of(subject: Subject) -> int:
-    """How many logits a model gives: as it says, or as it does."""
-    said = getattr(getattr(subject.classifier, "model", None), "num_classes", None)
-    if said is not None:
-        return said
+    """The number of logits of a model: its `num_classes`, or that of an output."""
+    declared = getattr(getattr(subject.classifier, "model", None), "num_classes", None)
+    if declared is not None:
+        return declared
     like = next(subject.classifier.parameters(), torch.zeros(()))
     with evaluating(subject.classifier):
         return subject.classifier(torch.zeros(1, 3, subject.size, subject.size, device=like.device)).shape[-1]

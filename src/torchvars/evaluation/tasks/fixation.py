@@ -1,7 +1,7 @@
-"""Is the map of an attention high where people looked?"""
+"""The task of predicting where people look from an attention map."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -13,19 +13,20 @@ from ...maps import observe
 from ...scoring import Asked
 from .. import saliency
 from ..conditions import CLEAN, Condition
-from ..looking import RANDOM_WEIGHTS, Looking, random_weights, resized
+from ..map_choice import RANDOM_WEIGHTS, resized
 from ..subjects import Subject
-from ..task import Metric, Task
+from ..task import Metric
+from .maps import MapTaskWithBaselines
 
-SIGMA = 0.035  # deviation of the Gaussians around fixations, of the longer side of a picture: about a degree in MIT1003
+SIGMA = 0.035  # deviation of the Gaussians around fixations, in longer sides of a picture: about 1 degree in MIT1003
 CHANCE, CENTRE_BIAS, ONE_OBSERVER = "chance", "centre bias", "one observer"
 
 
 class Others:
-    """Where people looked in all other pictures, as if it had been in this one.
+    """The fixations of all other pictures, scaled to a picture.
 
     Args:
-        source: of which every target says the size of its picture.
+        source: a source whose targets have the size of their picture.
     """
 
     def __init__(self, source: Source):
@@ -35,17 +36,17 @@ class Others:
         self.observed = all(each.observers is not None for each in points)
 
     def places(self, index: int, size: Sequence[int]) -> np.ndarray:
-        """Those places (N, 2) in a picture of that size."""
+        """The places (N, 2) of all fixations except those of picture `index`, in a picture of this size."""
         return self.shares[self.numbers != index] * size
 
 
 def size_of(points: Points) -> tuple[int, int]:
-    assert points.size is not None  # a source of fixations says it of every picture
+    assert points.size is not None  # sources of fixations provide it
     return points.size
 
 
 class Judge(NamedTuple):
-    """Whose maps are judged: the model's, unless another is named."""
+    """The model whose maps are judged; `who` is the name of a baseline, or empty."""
 
     model: nn.Module
     layer: str
@@ -55,16 +56,8 @@ class Judge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fixation(Task):
-    """The map as a prediction of where people look.
-
-    Args:
-        looking: which map.
-        baselines: whether the model with random weights is asked, too.
-    """
-
-    looking: Looking = field(default_factory=Looking)
-    baselines: bool = True
+class Fixation(MapTaskWithBaselines):
+    """The attention map as a prediction of where people look."""
 
     name, placed = "fixation", True
     columns = dict.fromkeys(("nss", "auc_judd", "auc_shuffled", "cc", "kl", "information_gain"), torch.nan)
@@ -78,8 +71,8 @@ class Fixation(Task):
     )
 
     def prepare(self, subject: Subject, source: Source, device: torch.device) -> Judge:
-        layer, others = self.looking.check(subject), Others(source)
-        return Judge(subject.classifier, layer, others, random_weights(subject) if self.baselines else None)
+        layer, (model, fresh) = self.map_choice.check(subject), self.models(subject)
+        return Judge(model, layer, Others(source), fresh)
 
     def within(self, judge: Judge, condition: Condition) -> Judge:
         return judge if condition == CLEAN else judge._replace(who=condition.name)
@@ -87,9 +80,7 @@ class Fixation(Task):
     def score(self, judge: Judge, asked: Asked) -> dict[str, Tensor]:
         targets, maps = cast(Sequence[Points], asked.targets), [None] * len(asked.targets)
         if judge.who in ("", RANDOM_WEIGHTS):
-            model = judge.fresh if judge.who else judge.model
-            assert model is not None  # that with random weights is there if it is asked
-            maps = self.looking.maps(observe(model, asked.pixels))
+            maps = self.map_choice.maps(observe(self.model_of(judge), asked.pixels))
         found = [
             judge_points(points, each, judge.others.places(index, size_of(points)), judge.who)
             for index, points, each in zip(asked.indices, targets, maps, strict=True)
@@ -97,19 +88,16 @@ class Fixation(Task):
         return {name: torch.tensor([each.get(name, np.nan) for each in found]).double() for name in self.columns}
 
     def describe(self, judge: Judge) -> dict:
-        return {"kind": self.looking.kind, "layer": self.looking.layer, "sigma": SIGMA}
-
-    def protocol(self, judge: Judge) -> str:
-        return f"; {self.looking.said(judge.layer)}"
+        return {**super().describe(judge), "sigma": SIGMA}
 
 
 def judge_points(points: Points, found: Tensor | None, others: np.ndarray, who: str) -> dict[str, float]:
-    """What comes of one picture; nothing if nobody looked at it.
+    """The measures of one picture; empty if it has no fixations.
 
     Args:
         found: the map of a model, (h, w).
-        others: places of the fixations of all other pictures in this one.
-        who: `CHANCE`, `CENTRE_BIAS` or `ONE_OBSERVER` in place of a model.
+        others: the places of the fixations of all other pictures, scaled to this one.
+        who: `CHANCE`, `CENTRE_BIAS` or `ONE_OBSERVER` instead of a model.
     """
     (width, height), places = size_of(points), points.places
     if not len(places):
@@ -126,7 +114,7 @@ def judge_points(points: Points, found: Tensor | None, others: np.ndarray, who: 
             guess = resized(found, height, width)
         return measures(guess, places, others, centre, sigma)
     every = []
-    assert points.observers is not None  # where they are not, nobody asks for one
+    assert points.observers is not None  # without observers there is no such condition
     for observer in np.unique(points.observers):
         own = points.observers == observer
         if not own.all():
@@ -138,7 +126,7 @@ def judge_points(points: Points, found: Tensor | None, others: np.ndarray, who: 
 def measures(
     guess: np.ndarray, places: np.ndarray, others: np.ndarray, centre: np.ndarray, sigma: float
 ) -> dict[str, float]:
-    """All measures of a map (H, W) of one picture, given the places of its fixations and of those of the others."""
+    """All measures of a map (H, W), from the places of the fixations of its picture and of all others."""
     height, width = guess.shape
     looked, at = saliency.blurred(places, height, width, sigma), saliency.values_at(guess, places)
     return {

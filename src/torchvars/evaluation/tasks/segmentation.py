@@ -1,7 +1,7 @@
-"""Does the map of an attention cover the objects of a picture?"""
+"""The task of segmenting the foreground by an attention map."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -14,10 +14,11 @@ from ...data.targets import Mask
 from ...maps import observe
 from ...scoring import Asked
 from ..conditions import Condition
-from ..looking import RANDOM_WEIGHTS, Looking, centred_gaussian, random_weights, resized
+from ..map_choice import RANDOM_WEIGHTS, MapChoice, centred_gaussian, resized
 from ..metrics import bootstrap
 from ..subjects import Subject
-from ..task import Figure, Metric, Task
+from ..task import Figure, Metric
+from .maps import MapTaskWithBaselines
 
 PROTOCOLS = ("vars", "dino_best_head", "dino_mean_head")
 THRESHOLDS = tuple(round(0.05 * number, 2) for number in range(20))
@@ -27,30 +28,30 @@ BASELINES = (ALL_FOREGROUND, CENTRED_GAUSSIAN, RANDOM_WEIGHTS)
 
 
 def condition_of(protocol: str, who: str = "") -> Condition:
-    """A protocol with the model itself, or with what everything must beat."""
+    """The condition of a protocol, for the model or for the baseline `who`."""
     return Condition("baseline", f"{protocol}, {who}") if who else Condition("map", protocol)
 
 
 ASKED = {condition_of(protocol, who): (protocol, who) for protocol in PROTOCOLS for who in ("", *BASELINES)}
-"""Protocol, and whose map it is, of each condition."""
+"""The protocol and the baseline (or "") of each condition."""
 
 
-def conditions(looking: Looking, baselines: bool) -> list[Condition]:
-    """Those in which a map is judged."""
+def conditions(map_choice: MapChoice, baselines: bool) -> list[Condition]:
+    """The conditions in which a map is judged."""
     return [
         condition
         for condition, (protocol, who) in ASKED.items()
-        if (baselines or not who) and (looking.by_head or protocol != "dino_best_head")
+        if (baselines or not who) and (map_choice.by_head or protocol != "dino_best_head")
     ]
 
 
 class Judge(NamedTuple):
-    """Whose maps are judged, and in which way.
+    """The model whose maps are judged, and the protocol.
 
     Attributes:
-        layer: name of the attention.
-        fresh: the model with random weights, if it is asked, too.
-        protocol, who: of the condition; the model itself if nobody is named.
+        layer: the name of the attention.
+        fresh: the model with random weights, if it is a baseline.
+        protocol, who: those of the condition; `who` is the name of a baseline, or empty.
     """
 
     model: nn.Module
@@ -61,16 +62,8 @@ class Judge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Segmentation(Task):
-    """Foreground against background, from the map of an attention that never saw a mask.
-
-    Args:
-        looking: which map.
-        baselines: whether the model with random weights is asked, too.
-    """
-
-    looking: Looking = field(default_factory=Looking)
-    baselines: bool = True
+class Segmentation(MapTaskWithBaselines):
+    """Foreground and background from the attention map of a model that was not trained on masks."""
 
     name, placed = "segmentation", True
     columns = {  # noqa: RUF012
@@ -89,8 +82,8 @@ class Segmentation(Task):
     )
 
     def prepare(self, subject: Subject, source: Source, device: torch.device) -> Judge:
-        layer = self.looking.check(subject)
-        return Judge(subject.classifier, layer, random_weights(subject) if self.baselines else None)
+        layer, (model, fresh) = self.map_choice.check(subject), self.models(subject)
+        return Judge(model, layer, fresh)
 
     def within(self, judge: Judge, condition: Condition) -> Judge:
         protocol, who = ASKED[condition]
@@ -105,25 +98,17 @@ class Segmentation(Task):
         return {name: torch.tensor([each.get(name, np.nan) for each in found]).double() for name in self.columns}
 
     def maps(self, judge: Judge, asked: Asked) -> list[Tensor]:
-        """A map of each picture (h, w), or of each head (heads, h, w), on whatever grid it has."""
+        """The map of each picture (h, w), or of each head (heads, h, w), at any size."""
         if judge.who in (ALL_FOREGROUND, CENTRED_GAUSSIAN):
             masks = cast(Sequence[Mask], asked.targets)
             return [torch.from_numpy(centred_gaussian(*mask.labels.shape)) for mask in masks]
-        model = judge.fresh if judge.who == RANDOM_WEIGHTS else judge.model
-        assert model is not None  # that with random weights is there if it is asked
-        seen = observe(model, asked.pixels)
+        seen = observe(self.model_of(judge), asked.pixels)
         if judge.protocol == "vars":
-            return list(self.looking.maps(seen))
-        has_class_token = seen.run(seen.name(self.looking.place)).prefix > 0
-        query = {"query": "class"} if has_class_token and self.looking.queried else {}
+            return list(self.map_choice.maps(seen))
+        has_class_token = seen.run(seen.name(self.map_choice.place)).prefix > 0
+        query = {"query": "class"} if has_class_token and self.map_choice.queried else {}
         head = {"head": "all"} if judge.protocol == "dino_best_head" else {}
-        return list(self.looking.maps(seen, **query, **head))
-
-    def describe(self, judge: Judge) -> dict:
-        return {"kind": self.looking.kind, "layer": self.looking.layer}
-
-    def protocol(self, judge: Judge) -> str:
-        return f"; {self.looking.said(judge.layer)}"
+        return list(self.map_choice.maps(seen, **query, **head))
 
     def figures(
         self, columns: Mapping[str, np.ndarray], clean: Mapping[str, np.ndarray] | None = None
@@ -150,13 +135,13 @@ def curve_of(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def judge_mask(labels: np.ndarray, protocol: str, saliency: Tensor, everything: bool = False) -> dict[str, float]:
-    """What comes of one picture.
+    """The measures of one picture.
 
     Args:
-        labels: (H, W), 0 for the background and 255 for pixels that do not count.
+        labels: (H, W), 0 for the background and 255 for pixels that are ignored.
         protocol: one of `PROTOCOLS`.
-        saliency: the map (h, w), or one of each head.
-        everything: whether all is taken for foreground, whatever the map says.
+        saliency: the map (h, w), or those of all heads.
+        everything: whether all pixels are foreground, whatever the map.
     """
     valid = labels != VOID
     if not valid.any():
@@ -173,7 +158,7 @@ def judge_mask(labels: np.ndarray, protocol: str, saliency: Tensor, everything: 
 
 
 def foreground(labels: np.ndarray, valid: np.ndarray, saliency: np.ndarray, everything: bool) -> dict[str, float]:
-    """IoU of the foreground, false positives and negatives as shares of the pixels that count, and IoU by threshold."""
+    """IoU of the foreground, false positives and negatives as shares of the valid pixels, and IoU by threshold."""
     objects, low, high = labels != 0, saliency.min(), saliency.max()
     scaled = (saliency - low) / (high - low) if high > low else np.zeros_like(saliency)
     mask = np.ones_like(objects) if everything else scaled > THRESHOLD
@@ -190,13 +175,13 @@ def foreground(labels: np.ndarray, valid: np.ndarray, saliency: np.ndarray, ever
 
 
 def overlap(objects: np.ndarray, mask: np.ndarray, valid: np.ndarray) -> float:
-    """Intersection over union among the pixels that count; NaN if both are empty."""
+    """Intersection over union among the valid pixels; NaN if both are empty."""
     either = (objects | mask) & valid
     return float((objects & mask & valid).sum() / either.sum()) if either.any() else np.nan
 
 
 def keep_mass(heads: Tensor, mass: float = MASS) -> Tensor:
-    """The places of each map (heads, h, w) that hold this share of it, the largest first: masks of the same shape."""
+    """Masks of the largest values of each map (heads, h, w) that together are the share `mass` of its sum."""
     flat = heads.flatten(1)
     values, order = flat.sort(1)
     sums = values.cumsum(1)
@@ -205,7 +190,7 @@ def keep_mass(heads: Tensor, mass: float = MASS) -> Tensor:
 
 
 def curve_rows(condition: Condition, columns: Mapping[str, np.ndarray]) -> list[tuple[Condition, str, Figure]]:
-    """IoU by threshold, as rows of a condition: with the threshold as its parameter."""
+    """IoU by threshold, as rows whose conditions have the threshold as a parameter."""
     curve, rows = curve_of(columns), []
     for number, threshold in enumerate(THRESHOLDS if len(curve) else ()):
         at = Condition(condition.family, condition.name, parameters=(("threshold", threshold),))

@@ -1,7 +1,6 @@
-"""Does the map of an attention stay where it is when the picture is corrupted?"""
+"""The task of comparing attention maps of corrupted pictures with those of clean ones."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -11,18 +10,18 @@ from ...data import Source
 from ...maps import observe
 from ...scoring import Asked
 from ..conditions import Condition
-from ..looking import Looking
 from ..subjects import Subject
-from ..task import Metric, Task
+from ..task import Metric
+from .maps import MapTask
 
 
 class Judge(NamedTuple):
-    """Whose maps are judged.
+    """The model whose maps are judged, and its maps of clean pictures.
 
     Attributes:
-        layer: name of the attention.
-        clean: maps of clean pictures by their place in the source, as they become known.
-        step: after how many recurrent steps; None for all of them.
+        layer: the name of the attention.
+        clean: maps of clean pictures by their index in the source; a cache.
+        step: number of recurrent steps; None for all.
     """
 
     model: nn.Module
@@ -32,14 +31,8 @@ class Judge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MapStability(Task):
-    """The map of a picture as it is shown, against that of the clean picture after all recurrent steps.
-
-    Args:
-        looking: which map.
-    """
-
-    looking: Looking = field(default_factory=Looking)
+class MapStability(MapTask):
+    """The map of a changed picture, compared with that of the clean picture after all recurrent steps."""
 
     name = "map_stability"
     columns = dict.fromkeys(("correlation", "distance", "entropy", "best_tenth"), torch.nan)
@@ -51,17 +44,17 @@ class MapStability(Task):
     )
 
     def prepare(self, subject: Subject, source: Source, device: torch.device) -> Judge:
-        return Judge(subject.classifier, self.looking.check(subject), {})
+        return Judge(subject.classifier, self.map_choice.check(subject), {})
 
     def within(self, judge: Judge, condition: Condition) -> Judge:
         return judge._replace(step=condition["steps"]) if condition.family == "step" else judge
 
     def score(self, judge: Judge, asked: Asked) -> dict[str, Tensor]:
         seen = observe(judge.model, asked.pixels)
-        maps = self.looking.maps(seen, **({} if judge.step is None else {"step": judge.step})).flatten(1)
+        maps = self.map_choice.maps(seen, **({} if judge.step is None else {"step": judge.step})).flatten(1)
         if not all(index in judge.clean for index in asked.indices):
             known = seen if asked.pixels is asked.clean else observe(judge.model, asked.clean)
-            judge.clean.update(zip(asked.indices, self.looking.maps(known).flatten(1), strict=True))
+            judge.clean.update(zip(asked.indices, self.map_choice.maps(known).flatten(1), strict=True))
         clean = torch.stack([judge.clean[index] for index in asked.indices])
         shares, others = (each / each.sum(1, keepdim=True) for each in (maps, clean))
         return {
@@ -71,26 +64,20 @@ class MapStability(Task):
             "best_tenth": shares.sort(1, descending=True).values[:, : max(round(shares.shape[1] / 10), 1)].sum(1),
         }
 
-    def describe(self, judge: Judge) -> Mapping:
-        return {"kind": self.looking.kind, "layer": self.looking.layer}
-
-    def protocol(self, judge: Judge) -> str:
-        return f"; {self.looking.said(judge.layer)}"
-
 
 def correlations(one: Tensor, other: Tensor) -> Tensor:
-    """The correlation of maps (B, N) over positions, (B,); 0 where one of them has one value only."""
+    """The correlation of maps (B, N) over positions, (B,); 0 if one of them is constant."""
     one, other = (each - each.mean(1, keepdim=True) for each in (one, other))
     product = one.norm(dim=1) * other.norm(dim=1)
     return torch.where(product > 0, (one * other).sum(1) / product, 0)
 
 
 def entropy(shares: Tensor) -> Tensor:
-    """In bits, of probabilities (B, N): (B,)."""
+    """The entropy of probabilities (B, N) in bits, (B,)."""
     return -torch.special.xlogy(shares, shares).sum(1) / torch.tensor(2.0).log()
 
 
 def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
-    """The distance of probabilities (B, N), from 0 to 1: the root of the divergence in bits, (B,)."""
+    """The Jensen-Shannon distance of probabilities (B, N), from 0 to 1: the root of the divergence in bits, (B,)."""
     between = entropy((one + other) / 2) - (entropy(one) + entropy(other)) / 2
     return between.clamp_min(0).sqrt()

@@ -1,7 +1,7 @@
 """C++ kernels for CPUs: ISTA with filters, atoms or both, and the atoms of a layer.
 
-`library` loads what the installation compiled, `operators` registers it with PyTorch, and this file speaks the language
-of the rest of the package. docs/performance.md tells how the kernels work.
+`library` loads the compiled kernels, `operators` registers them with PyTorch, and this file converts between their
+shapes and those of the package. docs/performance.md describes how the kernels work.
 """
 
 import os
@@ -13,12 +13,12 @@ from . import library, operators
 
 
 def instruction_set() -> str | None:
-    """For which the kernels run: avx512, avx2 or baseline; None where there are none."""
+    """The instruction set that the kernels use: avx512, avx2 or baseline; None without kernels."""
     return library.INSTRUCTION_SET
 
 
 def describe() -> str:
-    """In words, whether there are kernels."""
+    """A sentence that says whether there are kernels."""
     if library.INSTRUCTION_SET is not None:
         return f"C++ kernels for {library.INSTRUCTION_SET}"
     if os.environ.get(library.SWITCH) == "0":
@@ -30,7 +30,7 @@ def describe() -> str:
 
 
 def takes(*tensors: Tensor) -> bool:
-    """Whether the kernels can work with these: on a CPU, all in single or all in double precision."""
+    """Whether the kernels support these tensors: on a CPU, and all in single or all in double precision."""
     return (
         library.INSTRUCTION_SET is not None
         and tensors[0].dtype in (torch.float32, torch.float64)
@@ -39,12 +39,12 @@ def takes(*tensors: Tensor) -> bool:
 
 
 def reconstruct(static, atoms: Tensor | None, bound: Tensor, signal: Tensor, strength: float, start: str, steps: int):
-    """P u after ISTA, for a convolution and, if they are given, atoms beside it.
+    """P u after ISTA with a convolution, alone or with atoms.
 
     Args:
         static: a `Convolution` with filters (..., F, h, w, C).
         atoms: (..., N, M).
-        bound: on the eigenvalues of P^T P, (..., 1, C).
+        bound: an upper bound on the eigenvalues of P^T P, (..., 1, C).
         signal: (batch, heads, N, C).
     Returns:
         (batch, heads, N, C).
@@ -73,7 +73,7 @@ def reconstruct_dense(
     start: str,
     steps: int,
 ) -> Tensor:
-    """P u after ISTA with atoms, or R u with a reader.
+    """P u after ISTA with atoms, or R u for a reader R.
 
     Args:
         atoms: (..., N, M).
@@ -106,11 +106,11 @@ def reconstruct_shares(
     start: str,
     steps: int,
 ) -> Tensor:
-    """As `reconstruct_dense` by totals, for shares softmax(k W) that are never held as a whole.
+    """`reconstruct_dense` with "totals" for P = softmax(k W), computed in parts that are never stored as a whole.
 
     Args:
         dictionary: keys (batch, heads, N, d) and prototypes (heads, d, M).
-        reader: the same of the reader, of K positions, if it is not the dictionary.
+        reader: queries and prototypes of a reader of K positions; None for the dictionary itself.
         signal: (batch, heads, N, C).
     Returns:
         (batch, heads, N or K, C).
@@ -149,19 +149,23 @@ def filter_power(filters: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def union_bound(static, atoms: Tensor) -> Tensor:
-    """On the eigenvalues of a convolution beside nonnegative atoms (batch, heads, N, M <= N): (batch, heads, 1, C)."""
+    """An upper bound on the eigenvalues of a convolution with nonnegative atoms (batch, heads, N, M), M <= N.
+
+    Returns:
+        (batch, heads, 1, C).
+    """
     batch, heads = atoms.shape[:2]
     bound = operators.union_bound(_bank(static.filters.detach(), heads), atoms.detach(), *static.grid)
     return bound.view(batch, heads, 1, static.filters.shape[-1])
 
 
 def solve_on_support(static, atoms: Tensor | None, bound: Tensor, support: Tensor, target: Tensor, iterations: int):
-    """w with (P^T P w)_S = target_S and w = 0 off the support S, for a convolution, alone or beside atoms.
+    """w with (P^T P w)_S = target_S and w = 0 outside the support S, for a convolution, alone or with atoms.
 
     Args:
-        static, atoms, bound: as of `reconstruct`.
+        static, atoms, bound: as in `reconstruct`.
         support, target: (batch, heads, M, C).
-        iterations: of conjugate gradients, at most.
+        iterations: largest number of conjugate gradient iterations.
     Returns:
         (batch, heads, M, C).
     """
@@ -175,7 +179,7 @@ def solve_on_support(static, atoms: Tensor | None, bound: Tensor, support: Tenso
 
 
 def _joined(signal: Tensor) -> Tensor:
-    """(batch, heads, N, C) -> (batch, N, heads C): as a layer's projections leave it."""
+    """(batch, heads, N, C) -> (batch, N, heads C), the layout of a layer's projections."""
     return signal.transpose(1, 2).flatten(2)
 
 

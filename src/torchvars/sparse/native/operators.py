@@ -1,4 +1,4 @@
-"""The kernels as operators of PyTorch, `torch.ops.torchvars`, which torch.compile and autograd know."""
+"""The kernels as PyTorch operators, `torch.ops.torchvars`, with support for torch.compile and autograd."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def reconstruct(
     start: str,
     steps: int,
 ) -> Tensor:
-    """P u after ISTA with a convolution, alone or beside atoms.
+    """P u after ISTA with a convolution, alone or with atoms.
 
     Args:
         signal: (batch, H W, heads C).
@@ -35,10 +35,7 @@ def reconstruct(
     _check_filters(signal, filters, atoms, bound, height * width)
     output = torch.empty_like(signal)
     if signal.numel():
-        job = _with_filters(
-            filters, atoms, signal.shape[0], height, width, signal=signal, bound=bound, bounds=bound.shape[0],
-            strength=strength, start=STARTS.index(start), steps=steps, reconstruction=output,
-        )  # fmt: skip
+        job = _ista_task(signal, filters, atoms, bound, height, width, strength, start, steps, reconstruction=output)
         chunked(job)
         run(job)
     return output
@@ -66,19 +63,18 @@ def reconstruct_backward(
     upstream, signal, filters, atoms, bound = _contiguous(upstream, signal, filters, atoms, bound)
     _check_filters(signal, filters, atoms, bound, height * width)
     _check(upstream.shape == signal.shape, upstream, signal)
-    of_signal, of_filters = torch.empty_like(signal), torch.zeros_like(filters)
-    of_atoms = None if atoms is None else torch.empty_like(atoms)
+    grad_signal, grad_filters = torch.empty_like(signal), torch.zeros_like(filters)
+    grad_atoms = None if atoms is None else torch.empty_like(atoms)
     if signal.numel():
-        job = _with_filters(
-            filters, atoms, signal.shape[0], height, width, signal=signal, bound=bound, bounds=bound.shape[0],
-            strength=strength, start=STARTS.index(start), steps=steps, upstream=upstream, of_signal=of_signal,
-            of_dictionary=of_atoms,
+        job = _ista_task(
+            signal, filters, atoms, bound, height, width, strength, start, steps, upstream=upstream,
+            grad_signal=grad_signal, grad_dictionary=grad_atoms,
         )  # fmt: skip
-        of_chunks = filters.new_empty(chunked(job), *filters.shape)
-        job.of_bank = of_chunks.data_ptr()
+        grad_chunks = filters.new_empty(chunked(job), *filters.shape)
+        job.grad_bank = grad_chunks.data_ptr()
         run(job)
-        of_filters = _sum(of_chunks)
-    return [of_signal, of_filters] if of_atoms is None else [of_signal, of_filters, of_atoms]
+        grad_filters = _sum(grad_chunks)
+    return [grad_signal, grad_filters] if grad_atoms is None else [grad_signal, grad_filters, grad_atoms]
 
 
 @reconstruct_backward.register_fake
@@ -88,11 +84,11 @@ def _(upstream, signal, filters, atoms, bound, height, width, strength, start, s
 
 @torch.library.custom_op("torchvars::filter_power", mutates_args=(), device_types="cpu")
 def filter_power(filters: Tensor, height: int, width: int) -> Tensor:
-    """sum_f |k_f|^2 by half spectra: filters (heads, C, F, h, w) -> (heads, C, H, W / 2 + 1). Not differentiated."""
+    """sum_f |k_f|^2 of the half spectra of filters (heads, C, F, h, w): (heads, C, H, W / 2 + 1). No gradient."""
     filters = filters.contiguous()
     output = filters.new_empty(*filters.shape[:2], height, width // 2 + 1)
     if output.numel():
-        run(_with_filters(filters, None, 0, height, width, Bound, power=output))
+        run(_filters_task(filters, None, 0, height, width, Bound, power=output))
     return output
 
 
@@ -103,9 +99,9 @@ def _(filters, height, width):
 
 @torch.library.custom_op("torchvars::union_bound", mutates_args=(), device_types="cpu")
 def union_bound(filters: Tensor, atoms: Tensor, height: int, width: int) -> Tensor:
-    """A bound on the eigenvalues of filters (heads, C, F, h, w) beside nonnegative atoms (batch, heads, H W, M).
+    """A bound on the eigenvalues of filters (heads, C, F, h, w) with nonnegative atoms (batch, heads, H W, M).
 
-    There are no more atoms than positions. It is not differentiated.
+    There may be no more atoms than positions. The bound has no gradient.
 
     Returns:
         (batch, heads C).
@@ -114,7 +110,7 @@ def union_bound(filters: Tensor, atoms: Tensor, height: int, width: int) -> Tens
     _check(atoms.shape[1:3] == (filters.shape[0], height * width), filters, atoms)
     output = filters.new_empty(atoms.shape[0], filters.shape[0] * filters.shape[1])
     if output.numel():
-        job = _with_filters(filters, atoms, atoms.shape[0], height, width, Bound, eigenvalue=output)
+        job = _filters_task(filters, atoms, atoms.shape[0], height, width, Bound, eigenvalue=output)
         chunked(job)
         run(job)
     return output
@@ -136,7 +132,7 @@ def solve_on_support(
     width: int,
     iterations: int,
 ) -> Tensor:
-    """P^T P w = target on the support and w = 0 elsewhere, by conjugate gradients. It is not differentiated.
+    """w with P^T P w = target on the support and w = 0 elsewhere, by conjugate gradients. It has no gradient.
 
     Args:
         filters: (heads, C, F, h, w).
@@ -153,7 +149,7 @@ def solve_on_support(
     _check_filters(target, filters, atoms, bound, height * width, positions=codes)
     output = torch.empty_like(target)
     if target.numel():
-        job = _with_filters(
+        job = _filters_task(
             filters, atoms, target.shape[0], height, width, System, bound=bound, bounds=bound.shape[0],
             iterations=iterations, target=target, support=support, solution=output,
         )  # fmt: skip
@@ -168,14 +164,14 @@ def _(filters, atoms, bound, support, target, height, width, iterations):
 
 
 def _check_filters(signal, filters, atoms, bound, size: int, positions: int | None = None) -> None:
-    """That everything is as large as the kernels take it to be; of a grid of that size."""
+    """Checks the shapes, for a grid of `size` positions; the kernels do not."""
     batch, heads, channels = signal.shape[0], filters.shape[0], filters.shape[0] * filters.shape[1]
     _check(signal.shape[1:] == (positions or size, channels), signal, filters)
     _check(bound.shape in ((1, channels), (batch, channels)), bound, signal)
     _check(atoms is None or atoms.shape[:3] == (batch, heads, size), signal, filters, atoms)
 
 
-def _with_filters(
+def _filters_task(
     filters: Tensor, atoms: Tensor | None, batch: int, height: int, width: int, kind: type[Filters] = Filters, **rest
 ) -> Filters:
     heads, channels, count, *size = filters.shape
@@ -183,6 +179,15 @@ def _with_filters(
         kind, filters, batch=batch, heads=heads, channels=channels, height=height, width=width, filters=count,
         filter_height=size[0], filter_width=size[1], atoms=0 if atoms is None else atoms.shape[-1], chunks=1,
         bank=filters, dictionary=atoms, **rest,
+    )  # fmt: skip
+
+
+def _ista_task(
+    signal, filters, atoms, bound, height: int, width: int, strength: float, start: str, steps: int, **rest
+) -> Filters:
+    return _filters_task(
+        filters, atoms, signal.shape[0], height, width, signal=signal, bound=bound, bounds=bound.shape[0],
+        strength=strength, start=STARTS.index(start), steps=steps, **rest,
     )  # fmt: skip
 
 
@@ -216,7 +221,7 @@ def reconstruct_dense(
     output, found = _outputs(signal, atoms, step_size, reader, rule)
     if output.numel():
         run(
-            _with_atoms(
+            _atoms_task(
                 signal, atoms, step_size, reader, rule, strength, start, steps, reconstruction=output, found=found
             )
         )
@@ -229,7 +234,7 @@ def _(signal, atoms, step_size, reader, rule, strength, start, steps):
 
 
 def _outputs(signal, atoms, step_size, reader, rule) -> tuple[Tensor, Tensor]:
-    """Tensors for what goes out; step sizes that are given do so as they are."""
+    """Empty tensors for the reconstruction and the step sizes; given step sizes are returned as they are."""
     rows = atoms.shape[2] if reader is None else reader.shape[2]
     sizes = {"bound": 1, "totals": atoms.shape[3]}
     found = step_size.clone() if rule == "given" else signal.new_empty(*atoms.shape[:2], sizes[rule])
@@ -248,21 +253,21 @@ def reconstruct_dense_backward(
     start: str,
     steps: int,
 ) -> list[Tensor]:
-    """Gradients of the signal, the atoms, the step sizes (zero where they are constants), and the reader, if any."""
+    """Gradients of the signal, the atoms, the step sizes (zero if they are constants), and the reader, if any."""
     upstream, signal, atoms, step_size, reader = _contiguous(upstream, signal, atoms, step_size, reader)
     _check_atoms(signal, atoms, step_size, reader)
     _check(upstream.shape == _outputs(signal, atoms, step_size, reader, "given")[0].shape, upstream, signal)
     given = [signal, atoms, step_size, *([] if reader is None else [reader])]
     gradients = [(torch.empty_like if upstream.numel() else torch.zeros_like)(each) for each in given]
-    of_signal, of_atoms, of_step_size, *of_reader = gradients
-    of_step_size.zero_()
+    grad_signal, grad_atoms, grad_step_size, *grad_reader = gradients
+    grad_step_size.zero_()
     if upstream.numel():
         differs = rule == "given" and step_size.shape[2] == atoms.shape[3]
         run(
-            _with_atoms(
-                signal, atoms, step_size, reader, rule, strength, start, steps, upstream=upstream, of_signal=of_signal,
-                of_dictionary=of_atoms, of_step_size=of_step_size if differs else None,
-                of_reader=of_reader[0] if of_reader else None,
+            _atoms_task(
+                signal, atoms, step_size, reader, rule, strength, start, steps, upstream=upstream,
+                grad_signal=grad_signal, grad_dictionary=grad_atoms, grad_step_size=grad_step_size if differs else None,
+                grad_reader=grad_reader[0] if grad_reader else None,
             )
         )  # fmt: skip
     return gradients
@@ -280,7 +285,7 @@ def _check_atoms(signal, atoms, step_size, reader) -> None:
     _check(reader is None or (*reader.shape[:2], reader.shape[3]) == (batch, heads, count), atoms, reader)
 
 
-def _with_atoms(signal, atoms, step_size, reader, rule: str, strength: float, start: str, steps: int, **rest) -> Atoms:
+def _atoms_task(signal, atoms, step_size, reader, rule: str, strength: float, start: str, steps: int, **rest) -> Atoms:
     batch, heads, positions, count = atoms.shape
     return task(
         Atoms, atoms, batch=batch, chunks=batch, heads=heads, channels=signal.shape[2] // heads, positions=positions,
@@ -302,13 +307,13 @@ def reconstruct_shares(
     start: str,
     steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """As `reconstruct_dense` by totals, with P = softmax(k W) that is never held as a whole, and so the reader.
+    """`reconstruct_dense` with "totals" for P = softmax(k W), computed in parts that are never stored as a whole.
 
     Args:
         signal: (batch, N, heads C).
         keys: k, (batch, N, heads d).
         prototypes: W, (heads, d, M).
-        queries, reader_prototypes: those of the reader, (batch, K, heads d) and (heads, d, M), or None for P itself.
+        queries, reader_prototypes: of the reader, (batch, K, heads d) and (heads, d, M), or None for P itself.
         strength, start, steps: of the problem and of the solver.
     Returns:
         (batch, N or K, heads C), and the step sizes, (batch, heads, M).
@@ -320,7 +325,7 @@ def reconstruct_shares(
     _check_shares(*given)
     output, found = _outputs_of_shares(*given)
     if output.numel():
-        job = _with_shares(*given, strength, start, steps, reconstruction=output, found=found)
+        job = _shares_task(*given, strength, start, steps, reconstruction=output, found=found)
         chunked(job)
         run(job)
     return output, found
@@ -361,19 +366,19 @@ def reconstruct_shares_backward(
     _check(upstream.shape == output.shape and step_size.shape == found.shape, upstream, step_size)
     gradients = [torch.zeros_like(each) for each in given if each is not None]
     if upstream.numel():
-        of_signal, of_keys, _, *of_reader = gradients
-        job = _with_shares(
+        grad_signal, grad_keys, _, *grad_reader = gradients
+        job = _shares_task(
             *given, strength, start, steps, step_sizes=step_size.shape[2], step_size=step_size, upstream=upstream,
-            of_signal=of_signal, of_keys=of_keys, of_queries=of_reader[0] if of_reader else None,
+            grad_signal=grad_signal, grad_keys=grad_keys, grad_queries=grad_reader[0] if grad_reader else None,
         )  # fmt: skip
-        of_chunks = prototypes.new_empty(2, chunked(job), *prototypes.shape)
-        job.of_prototypes = of_chunks[0].data_ptr()
-        if of_reader:
-            job.of_reader_prototypes = of_chunks[1].data_ptr()
+        grad_chunks = prototypes.new_empty(2, chunked(job), *prototypes.shape)
+        job.grad_prototypes = grad_chunks[0].data_ptr()
+        if grad_reader:
+            job.grad_reader_prototypes = grad_chunks[1].data_ptr()
         run(job)
-        gradients[2] = _sum(of_chunks[0])
-        if of_reader:
-            gradients[4] = _sum(of_chunks[1])
+        gradients[2] = _sum(grad_chunks[0])
+        if grad_reader:
+            gradients[4] = _sum(grad_chunks[1])
     return gradients
 
 
@@ -390,7 +395,7 @@ def _check_shares(signal, keys, prototypes, queries, reader_prototypes) -> None:
         _check(fit and reader_prototypes.shape == prototypes.shape, queries, reader_prototypes, prototypes)
 
 
-def _with_shares(
+def _shares_task(
     signal, keys, prototypes, queries, reader_prototypes, strength: float, start: str, steps: int, **rest
 ) -> Atoms:
     heads, width, count = prototypes.shape
@@ -404,15 +409,15 @@ def _with_shares(
 
 @torch.library.custom_op("torchvars::features", mutates_args=(), device_types="cpu")
 def features(queries: Tensor, directions: Tensor, scale: float, shares: bool) -> Tensor:
-    """Atoms made of queries (batch, N, heads d) and directions (heads, d, M): (batch, heads, N, M).
+    """Atoms of queries (batch, N, heads d) and directions (heads, d, M): (batch, heads, N, M).
 
-    exp(s q W - s^2 |q|^2 / 2) with columns of unit length, or, as `shares`, softmax(q W) along the rows.
+    With `shares`, softmax(q W) along the rows; else exp(s q W - s^2 |q|^2 / 2) with columns of unit length.
     """
     queries, directions = _contiguous(queries, directions)
     _check(queries.shape[2] == directions.shape[0] * directions.shape[1], queries, directions)
     output = queries.new_empty(_shape_of_features(queries, directions))
     if output.numel():
-        job = _with_queries(queries, directions, scale, shares, features=output)
+        job = _features_task(queries, directions, scale, shares, features=output)
         chunked(job)
         run(job)
     return output
@@ -427,23 +432,23 @@ def _(queries, directions, scale, shares):
 def features_backward(
     upstream: Tensor, queries: Tensor, directions: Tensor, found: Tensor, scale: float, shares: bool
 ) -> list[Tensor]:
-    """Gradients of the queries and, for shares, the directions; of unit features those are constants."""
+    """Gradients of the queries and, with `shares`, the directions, which are constants otherwise."""
     upstream, queries, directions, found = _contiguous(upstream, queries, directions, found)
     _check(queries.shape[2] == directions.shape[0] * directions.shape[1], queries, directions)
     _check(found.shape == upstream.shape == _shape_of_features(queries, directions), found, upstream)
-    of_queries, of_directions = torch.empty_like(queries), torch.zeros_like(directions)
+    grad_queries, grad_directions = torch.empty_like(queries), torch.zeros_like(directions)
     if found.numel():
-        job = _with_queries(
-            queries, directions, scale, shares, features=found, upstream=upstream, of_queries=of_queries
+        job = _features_task(
+            queries, directions, scale, shares, features=found, upstream=upstream, grad_queries=grad_queries
         )
         if shares:
-            of_chunks = directions.new_empty(chunked(job), *directions.shape)
-            job.of_directions = of_chunks.data_ptr()
+            grad_chunks = directions.new_empty(chunked(job), *directions.shape)
+            job.grad_directions = grad_chunks.data_ptr()
         else:
             chunked(job)
         run(job)
-        of_directions = _sum(of_chunks) if shares else of_directions
-    return [of_queries, of_directions] if shares else [of_queries]
+        grad_directions = _sum(grad_chunks) if shares else grad_directions
+    return [grad_queries, grad_directions] if shares else [grad_queries]
 
 
 @features_backward.register_fake
@@ -455,7 +460,7 @@ def _shape_of_features(queries: Tensor, directions: Tensor) -> tuple[int, ...]:
     return queries.shape[0], directions.shape[0], queries.shape[1], directions.shape[2]
 
 
-def _with_queries(queries: Tensor, directions: Tensor, scale: float, shares: bool, **rest) -> Features:
+def _features_task(queries: Tensor, directions: Tensor, scale: float, shares: bool, **rest) -> Features:
     heads, channels, count = directions.shape
     return task(
         Features, queries, batch=queries.shape[0], heads=heads, channels=channels, positions=queries.shape[1],
@@ -464,15 +469,15 @@ def _with_queries(queries: Tensor, directions: Tensor, scale: float, shares: boo
 
 
 def _check(fits: bool, *given: Tensor | None) -> None:
-    """A ValueError unless they fit: the kernels take the shapes of what they read and write as they are told."""
+    """Raises a ValueError unless `fits` and all tensors are of a supported type; the kernels check nothing."""
     tensors = [each for each in given if each is not None]
     if not fits or any(each.dtype not in (torch.float32, torch.float64) for each in tensors):
         shapes = ", ".join(f"{tuple(each.shape)} of {str(each.dtype).removeprefix('torch.')}" for each in tensors)
-        raise ValueError(f"these do not belong to one problem, or are neither float32 nor float64: {shapes}")
+        raise ValueError(f"tensors do not belong to one problem, or are neither float32 nor float64: {shapes}")
 
 
 def _contiguous(*tensors: Tensor | None) -> list[Any]:
-    """Each contiguous; None where it is None."""
+    """The tensors, contiguous; None stays None."""
     return [None if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
@@ -510,11 +515,17 @@ def _keep_dense(ctx, inputs, output) -> None:
 
 
 def _differentiate_dense(ctx, upstream: Tensor, _):
-    of_signal, of_atoms, of_step_size, *of_reader = torch.ops.torchvars.reconstruct_dense_backward(
+    grad_signal, grad_atoms, grad_step_size, *grad_reader = torch.ops.torchvars.reconstruct_dense_backward(
         upstream, *ctx.saved_tensors, *ctx.rest
     )
     given = ctx.rest[0] == "given"
-    return of_signal, of_atoms, of_step_size if given else None, of_reader[0] if of_reader else None, *[None] * 4
+    return (
+        grad_signal,
+        grad_atoms,
+        grad_step_size if given else None,
+        grad_reader[0] if grad_reader else None,
+        *[None] * 4,
+    )
 
 
 def _keep_shares(ctx, inputs, output) -> None:
@@ -533,8 +544,8 @@ def _keep_features(ctx, inputs, output) -> None:
 
 
 def _differentiate_features(ctx, upstream: Tensor):
-    of_queries, *of_directions = torch.ops.torchvars.features_backward(upstream, *ctx.saved_tensors, *ctx.rest)
-    return of_queries, of_directions[0] if of_directions else None, None, None
+    grad_queries, *grad_directions = torch.ops.torchvars.features_backward(upstream, *ctx.saved_tensors, *ctx.rest)
+    return grad_queries, grad_directions[0] if grad_directions else None, None, None
 
 
 reconstruct.register_autograd(_differentiate, setup_context=_keep)

@@ -1,8 +1,18 @@
-// Filters of blocks of channels, as spectra, and how signals and maps of such a block come in and go out.
+// Spectra of the filters of a block of channels; loading and storing signals and maps of such a block.
 #pragma once
 #include "bounds.h"
 #include "task.h"
 #include "torus.h"
+
+// The names of FilterBank<T> in a class template derived from it.
+#define USING_FILTER_BANK                                                                                           \
+  typedef FilterBank<T> Bank;                                                                                       \
+  typedef typename Bank::V V;                                                                                       \
+  typedef typename Bank::C C;                                                                                       \
+  typedef typename Bank::Mask Mask;                                                                                 \
+  typedef typename Bank::Part Part;                                                                                 \
+  using Bank::dense, Bank::lanes, Bank::parts, Bank::positions, Bank::scratch, Bank::size, Bank::task, Bank::torus, \
+      Bank::width
 
 namespace {
 
@@ -13,46 +23,46 @@ template <class T> class FilterBank {
   typedef typename Lanes<T>::M Mask;
   static constexpr int lanes = Lanes<T>::count;
 
-  struct Part {              // of one block of channels
-    int64_t channel, count;  // the first one, and how many there are: at most one for each lane
+  struct Part {              // one block of channels
+    int64_t channel, count;  // the first channel, and their number: at most one for each lane
     C *kernel;
     V *power;  // sum_f |k_f|^2
   };
 
   const Filters &task;
   Torus<T> torus;
-  int64_t size, positions, width;  // of a spectrum, of the grid, blocks of a head
+  int64_t size, positions, width;  // size of a spectrum, positions of the grid, blocks of a head
   bool dense;
   Part *parts;
   C *scratch;
 
-  // Lays itself out in the room; without memory only its need is counted.
-  FilterBank(const Filters &given, Room &room) : task(given) {
+  FilterBank(const Filters &given, Workspace &workspace) : task(given) {
     torus.height = task.height, torus.width = task.width, dense = task.atoms > 0;
-    T *table = room.take<T>(Torus<T>::table_size(task.height, task.width) + 8);
+    T *table = workspace.take<T>(Torus<T>::table_size(task.height, task.width) + 8);
     if (table)
       torus.prepare(task.height, task.width, table);
     else
       torus.half = task.width / 2 + 1, torus.stride = task.height | 1;
     size = torus.spectrum_size(), positions = torus.positions();
     width = dense ? vectors_of<T>(task.channels) : 1;
-    scratch = room.take<C>(torus.room_size());
-    parts = room.take<Part>(width);
+    scratch = workspace.take<C>(torus.workspace_size());
+    parts = workspace.take<Part>(width);
     for (int64_t index = 0; index < width; index++) {
-      const Part part = {0, 0, room.take<C>(task.filters * size), room.take<V>(size)};
+      const Part part = {0, 0, workspace.take<C>(task.filters * size), workspace.take<V>(size)};
       if (parts) parts[index] = part;
     }
   }
 
  public:
-  // Heads where there are atoms, which belong to a head; else blocks of channels. Each is cut into chunks of images.
+  // Groups are heads if there are atoms, which belong to a head, else blocks of channels. The images of each group are
+  // split into chunks.
   static int64_t groups(const Filters &task) {
     return task.atoms ? task.heads : vectors_of<T>(task.heads * task.channels);
   }
   static int64_t items(const Filters &task) { return groups(task) * task.chunks; }
 
  protected:
-  void enter_filters(int64_t group) {
+  void transform_filters(int64_t group) {
     const int64_t channels = task.heads * task.channels, first = group * (dense ? task.channels : lanes);
     const int64_t end = dense ? first + task.channels : channels;
     for (int64_t index = 0; index < width; index++) {
@@ -71,14 +81,15 @@ template <class T> class FilterBank {
     }
   }
 
-  // The filter's row for each of two rows of the grid, or -1: its centre lies at the origin.
+  // The row of a filter, centred at the origin, on a row of the grid; -1 if there is none.
   INLINE int64_t filter_row(int64_t row) const {
     if (row >= task.height) return -1;
     const int64_t at = (row + task.filter_height / 2) % task.height;
     return at < task.filter_height ? at : -1;
   }
 
-  INLINE int64_t filter_column() const { return (task.width - task.filter_width / 2) % task.width; }  // of its first
+  // The column of the grid on which the first column of a filter lies.
+  INLINE int64_t filter_column() const { return (task.width - task.filter_width / 2) % task.width; }
 
   INLINE int64_t filter_start(const Part &part, int64_t lane, int64_t f, int64_t row) const {
     return (((part.channel + lane) * task.filters + f) * task.filter_height + row) * task.filter_width;
@@ -90,14 +101,14 @@ template <class T> class FilterBank {
       const int64_t at = filter_row(row + second);
       if (at < 0) continue;
       const T *from = (const T *)task.bank + filter_start(part, 0, f, at);
-      const int64_t apart = filter_start(part, 1, f, at) - filter_start(part, 0, f, at);
+      const int64_t stride = filter_start(part, 1, f, at) - filter_start(part, 0, f, at);
       const int64_t ahead = 4 * task.filter_width;
-      for (int64_t lane = 0; lane < part.count; lane++)  // a line of the cache holds some of one channel only
+      for (int64_t lane = 0; lane < part.count; lane++)  // a cache line holds values of one channel only
         for (int64_t i = 0; i < task.filter_width; i += 64 / sizeof(T))
-          __builtin_prefetch(from + lane * apart + ahead + i);
+          __builtin_prefetch(from + lane * stride + ahead + i);
       for (int64_t i = 0, x = filter_column(); i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
-        T values[lanes] = {};  // one vector is written at once: lanes one by one would be read back too early
-        for (int64_t lane = 0; lane < part.count; lane++) values[lane] = from[lane * apart + i];
+        T values[lanes] = {};  // whole vectors: reading back lanes just written one by one would stall
+        for (int64_t lane = 0; lane < part.count; lane++) values[lane] = from[lane * stride + i];
         memcpy(second ? &pair[x].im : &pair[x].re, values, sizeof(V));
       }
     }
@@ -130,13 +141,13 @@ template <class T> class FilterBank {
     }
   }
 
-  // The dense dictionary of a head of an image, and maps of one of its blocks
+  // The dense dictionary of a head of an image, and maps of one of its blocks of channels
 
   INLINE const T *atoms(int64_t image, int64_t head) const {
     return (const T *)task.dictionary + (image * task.heads + head) * positions * task.atoms;
   }
 
-  INLINE void enter_map(const V *map, int64_t index, C *spectrum) const {
+  INLINE void transform_map(const V *map, int64_t index, C *spectrum) const {
     torus.transform(spectrum, scratch, [&](int64_t row, C *pair) {
       const V *at = map + row * task.width * width + index;
       const bool second = row + 1 < task.height;
@@ -145,7 +156,7 @@ template <class T> class FilterBank {
     });
   }
 
-  INLINE void leave_map(C *spectrum, int64_t index, V *map) const {
+  INLINE void invert_map(C *spectrum, int64_t index, V *map) const {
     torus.invert(spectrum, scratch, [&](int64_t row, const C *pair) {
       V *at = map + row * task.width * width + index;
       const bool second = row + 1 < task.height;

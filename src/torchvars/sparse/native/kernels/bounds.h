@@ -1,4 +1,4 @@
-// Upper bounds on the eigenvalues of Gram matrices G (count, count), as sparse/bounds.py has them.
+// Upper bounds on the eigenvalues of Gram matrices G (count, count), as in sparse/bounds.py.
 #pragma once
 #include "products.h"
 
@@ -17,7 +17,8 @@ template <class T> INLINE T rounded_up(T bound, int64_t terms) {
   return found < least ? least : found;
 }
 
-// Of a matrix without negative entries, by a few products with a vector. `direction` and `image` have room for (width).
+// Bound for a matrix without negative entries, by a few matrix-vector products. `direction` and `image` are workspaces
+// of `width` vectors.
 template <class T>
 T perron_eigenvalue(const Vector<T> *gram, int64_t count, Vector<T> *direction, Vector<T> *image) {
   constexpr T tiny = Precision<T>::tiny;
@@ -52,7 +53,8 @@ template <class T> INLINE T frobenius(const Vector<T> *matrix, int64_t size) {
   return norm < Precision<T>::tiny ? Precision<T>::tiny : norm;
 }
 
-// Of any matrix, within (1 + slack) of its largest eigenvalue, by squaring it. The matrix is lost; `other` is as large.
+// Bound for any matrix, within (1 + slack) of its largest eigenvalue, by repeated squaring. The matrix is overwritten;
+// `other` is a workspace of the same size.
 template <class T> T largest_eigenvalue(Vector<T> *matrix, Vector<T> *other, int64_t count, double slack) {
   const int64_t width = vectors_of<T>(count), size = count * width;
   const double needed = log((double)count) / (2 * log1p(slack));
@@ -60,7 +62,7 @@ template <class T> T largest_eigenvalue(Vector<T> *matrix, Vector<T> *other, int
   T norm = frobenius<T>(matrix, size), share = 1;
   double logarithm = log((double)norm);
   for (int doubling = 0; doubling < doublings; doubling++) {
-    for (int64_t i = 0; i < size; i++) matrix[i] *= 1 / norm;  // kept at norm one, so that no power overflows
+    for (int64_t i = 0; i < size; i++) matrix[i] *= 1 / norm;  // normalised, so that no power overflows
     multiply<T>((const T *)matrix, count, count, matrix, other, width, width * Lanes<T>::count);
     Vector<T> *swap = matrix;
     matrix = other, other = swap;

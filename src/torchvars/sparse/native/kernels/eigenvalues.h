@@ -1,20 +1,15 @@
-// What is known of filters before a run: sum_f |k_f|^2, and a bound on the eigenvalues of their union with atoms.
+// Quantities of filters that are computed before the first step: sum_f |k_f|^2, and a bound on the eigenvalues of their
+// union with atoms.
 #pragma once
 #include "bank.h"
 
 namespace {
 
 template <class T> class FilterBound : FilterBank<T> {
-  typedef FilterBank<T> Bank;
-  typedef typename Bank::V V;
-  typedef typename Bank::C C;
-  typedef typename Bank::Mask Mask;
-  typedef typename Bank::Part Part;
-  using Bank::dense, Bank::lanes, Bank::parts, Bank::positions, Bank::scratch, Bank::size, Bank::task, Bank::torus,
-      Bank::width;
-  static constexpr int64_t some = 128;  // positions at a time
+  USING_FILTER_BANK;
+  static constexpr int64_t part_size = 128;  // positions at a time
 
-  int64_t across;  // vectors of the atoms
+  int64_t across;  // number of vectors that hold the atoms
   C *spectrum;
   V *energy, *gram, *rows, *share;
   T *direction;
@@ -22,25 +17,26 @@ template <class T> class FilterBound : FilterBank<T> {
  public:
   using Bank::items;
 
-  FilterBound(const Filters &given, Room &room) : Bank(given, room) {
+  FilterBound(const Filters &given, Workspace &workspace) : Bank(given, workspace) {
     across = vectors_of<T>(task.atoms);
     if (!task.eigenvalue) return;
-    spectrum = room.take<C>(size), energy = room.take<V>(size), direction = room.take<T>(2 * positions);
-    gram = room.take<V>(2 * task.atoms * across), rows = room.take<V>(some * across), share = room.take<V>(2 * across);
+    spectrum = workspace.take<C>(size), energy = workspace.take<V>(size), direction = workspace.take<T>(2 * positions);
+    gram = workspace.take<V>(2 * task.atoms * across), rows = workspace.take<V>(part_size * across);
+    share = workspace.take<V>(2 * across);
   }
 
   void run(int64_t item) {
     const int64_t group = item / task.chunks, chunk = item % task.chunks;
-    this->enter_filters(group);
+    this->transform_filters(group);
     if (task.power)
-      for (int64_t index = 0; index < width; index++) leave_power(parts[index]);
+      for (int64_t index = 0; index < width; index++) store_power(parts[index]);
     if (task.eigenvalue)
       for (int64_t image = task.batch * chunk / task.chunks; image < task.batch * (chunk + 1) / task.chunks; image++)
         bound(image, group);
   }
 
  private:
-  void leave_power(const Part &part) const {
+  void store_power(const Part &part) const {
     for (int64_t lane = 0; lane < part.count; lane++) {
       T *to = (T *)task.power + (part.channel + lane) * task.height * torus.half;
       for (int64_t h = 0; h < task.height; h++)
@@ -48,20 +44,20 @@ template <class T> class FilterBound : FilterBank<T> {
     }
   }
 
-  // Bounds on the eigenvalues of the union of filters and atoms: see Joint.find_bound. `direction` is the signal that
-  // the atoms share most, and after it what P P^T makes of it.
+  // Bounds on the eigenvalues of the union of filters and atoms: see Joint.find_bound. `direction` holds the top
+  // eigenvector v of P P^T, approximately, and then P P^T v.
   void bound(int64_t image, int64_t head) {
     const T *atoms = this->atoms(image, head);
     const int64_t square = task.atoms * across;
     memset(gram, 0, sizeof(V) * square);
-    for (int64_t first = 0; first < positions; first += some) {
-      const int64_t count = positions - first < some ? positions - first : some;
+    for (int64_t first = 0; first < positions; first += part_size) {
+      const int64_t count = positions - first < part_size ? positions - first : part_size;
       for (int64_t n = 0; n < count; n++)
         load_row(atoms + (first + n) * task.atoms, task.atoms, rows + n * across);
       multiply_transposed<T, true>(atoms + first * task.atoms, task.atoms, count, rows, gram, across);
     }
     const T dense_bound = perron_eigenvalue<T>(gram, task.atoms, share, share + across);
-    T *image_of = direction + positions;
+    T *product = direction + positions;
     const T norm = root(synthesize(atoms, share, direction));
     for (int64_t n = 0; n < positions; n++) direction[n] /= norm > T(1e-12) ? norm : T(1e-12);
     memset(share, 0, sizeof(V) * across);
@@ -71,13 +67,13 @@ template <class T> class FilterBound : FilterBank<T> {
     V sum = {};
     for (int64_t i = 0; i < across; i++) sum += share[i] * share[i];
     const T dense_mean = total<T>(sum);
-    synthesize(atoms, share, image_of);
+    synthesize(atoms, share, product);
     T dense_square = 0;
     for (int64_t n = 0; n < positions; n++) {
-      const T apart = image_of[n] - dense_mean * direction[n];
-      dense_square += apart * apart;
+      const T deviation = product[n] - dense_mean * direction[n];
+      dense_square += deviation * deviation;
     }
-    for (int64_t m = 0; m < task.atoms; m++)  // what is left without the direction
+    for (int64_t m = 0; m < task.atoms; m++)  // the Gram matrix of the atoms without their component along v
       for (int64_t i = 0; i < across; i++) gram[m * across + i] -= share[i] * ((const T *)share)[m];
     const T rest = largest_eigenvalue<T>(gram, gram + square, task.atoms, 1.0);
     torus.transform(spectrum, scratch, [&](int64_t row, C *pair) {
@@ -98,8 +94,8 @@ template <class T> class FilterBound : FilterBank<T> {
         mean += energy[i] * part.power[i], most = larger<T>(part.power[i], most);
       });
       this->each_frequency([&](int64_t i) {
-        const V apart = part.power[i] - mean;
-        variance += energy[i] * apart * apart;
+        const V deviation = part.power[i] - mean;
+        variance += energy[i] * deviation * deviation;
       });
       V bound = {};
       for (int64_t lane = 0; lane < lanes; lane++) {
@@ -113,7 +109,7 @@ template <class T> class FilterBound : FilterBank<T> {
     }
   }
 
-  // P u for one code, and the square of its length.
+  // Writes P u of one code, and returns its squared norm.
   T synthesize(const T *atoms, const V *code, T *to) const {
     T square = 0;
     for (int64_t n = 0; n < positions; n++) {

@@ -1,17 +1,17 @@
-// Atoms made of queries q, and the gradients of q and W:
+// Atoms computed from queries q, and the gradients of q and W:
 //
 //     exp(s q W - s^2 |q|^2 / 2), columns of unit length      softmax(q W), rows that sum to one
 //
-// A column of unit length can only turn: with a the atoms and g their gradient, that of the logarithm is
-// (g - a sum_n g a) a. That of a softmax is the same, with the sum along the row.
+// Let a be the atoms and g their gradient. Since columns have unit length, the gradient of the logarithm is
+// (g - a sum_n g a) a. For a softmax the sum is over the row: (g - sum_m g a) a.
 #pragma once
 #include "products.h"
 #include "task.h"
 
 namespace {
 
-// Rows of so many numbers become their softmax; what is beside them in the last vector becomes zero.
-template <class T> void share(Vector<T> *rows, int64_t count, int64_t size) {
+// The softmax of `count` rows of `size` numbers, in place. Unused lanes of the last vector become zero.
+template <class T> void softmax(Vector<T> *rows, int64_t count, int64_t size) {
   typedef Vector<T> V;
   constexpr int64_t lanes = Lanes<T>::count;
   const int64_t across = vectors_of<T>(size);
@@ -26,8 +26,8 @@ template <class T> void share(Vector<T> *rows, int64_t count, int64_t size) {
   }
 }
 
-// A row of shares becomes the gradient of its logarithms.
-template <class T> INLINE void unshare(Vector<T> *row, const Vector<T> *gradient, int64_t across) {
+// Replaces a row of a softmax by the gradient of the logits, given the gradient of the row.
+template <class T> INLINE void softmax_backward(Vector<T> *row, const Vector<T> *gradient, int64_t across) {
   Vector<T> sum = {};
   for (int64_t i = 0; i < across; i++) sum += gradient[i] * row[i];
   const T along = total<T>(sum);
@@ -39,21 +39,21 @@ template <class T> class FeatureMap {
   static constexpr int64_t lanes = Lanes<T>::count;
 
   const Features &task;
-  int64_t across, wide;  // vectors of the atoms, and of the channels of a head
+  int64_t across, wide;  // number of vectors that hold the atoms, and the channels of a head
   bool backward;
   T scale;
   V *directions, *atoms, *sums;
-  V *turned = nullptr, *of_queries = nullptr, *of_directions = nullptr;  // backward
+  V *transposed = nullptr, *grad_queries = nullptr, *grad_directions = nullptr;  // backward
 
  public:
-  FeatureMap(const Features &given, Room &room) : task(given) {
+  FeatureMap(const Features &given, Workspace &workspace) : task(given) {
     across = vectors_of<T>(task.atoms), wide = vectors_of<T>(task.channels);
     backward = task.upstream != nullptr, scale = (T)task.scale;
-    directions = room.take<V>(task.channels * across), atoms = room.take<V>(task.positions * across);
-    sums = room.take<V>(2 * across);
+    directions = workspace.take<V>(task.channels * across), atoms = workspace.take<V>(task.positions * across);
+    sums = workspace.take<V>(2 * across);
     if (backward) {
-      turned = room.take<V>(task.atoms * wide), of_queries = room.take<V>(task.positions * wide);
-      of_directions = room.take<V>(task.channels * across);
+      transposed = workspace.take<V>(task.atoms * wide), grad_queries = workspace.take<V>(task.positions * wide);
+      grad_directions = workspace.take<V>(task.channels * across);
     }
   }
 
@@ -66,20 +66,20 @@ template <class T> class FeatureMap {
     for (int64_t c = 0; c < task.channels; c++) load_row(from + c * task.atoms, task.atoms, directions + c * across);
     for (int64_t i = 0; i < task.channels * across; i++) directions[i] *= scale;
     if (backward) {
-      transpose<T>(directions, task.channels, task.atoms, across, turned);
-      memset(of_directions, 0, sizeof(V) * task.channels * across);
+      transpose<T>(directions, task.channels, task.atoms, across, transposed);
+      memset(grad_directions, 0, sizeof(V) * task.channels * across);
     }
     for (int64_t image = first; image < end; image++) backward ? differentiate(image, head) : forward(image, head);
-    if (backward && task.of_directions)
+    if (backward && task.grad_directions)
       for (int64_t c = 0; c < task.channels; c++)
-        store_row((T *)task.of_directions + ((chunk * task.heads + head) * task.channels + c) * task.atoms,
-                  of_directions + c * across, task.atoms);
+        store_row((T *)task.grad_directions + ((chunk * task.heads + head) * task.channels + c) * task.atoms,
+                  grad_directions + c * across, task.atoms);
   }
 
  private:
-  int64_t apart() const { return task.heads * task.channels; }
+  int64_t stride() const { return task.heads * task.channels; }
   const T *queries(int64_t image, int64_t head) const {
-    return (const T *)task.queries + image * task.positions * apart() + head * task.channels;
+    return (const T *)task.queries + image * task.positions * stride() + head * task.channels;
   }
   int64_t start(int64_t image, int64_t head) const {
     return (image * task.heads + head) * task.positions * task.atoms;
@@ -87,15 +87,15 @@ template <class T> class FeatureMap {
 
   void forward(int64_t image, int64_t head) {
     const T *query = queries(image, head);
-    multiply_all<T, false>({query, apart(), 1}, task.positions, task.channels, directions, atoms, across);
-    task.shares ? share<T>(atoms, task.positions, task.atoms) : make_unit(query);
+    multiply_all<T, false>({query, stride(), 1}, task.positions, task.channels, directions, atoms, across);
+    task.shares ? softmax<T>(atoms, task.positions, task.atoms) : make_unit(query);
     T *to = (T *)task.features + start(image, head);
     for (int64_t n = 0; n < task.positions; n++) store_row(to + n * task.atoms, atoms + n * across, task.atoms);
   }
 
   void make_unit(const T *query) {
     V *top = sums, *square = sums + across;
-    for (int64_t n = 0; n < task.positions; n++, query += apart()) {
+    for (int64_t n = 0; n < task.positions; n++, query += stride()) {
       V norm = {};
       for (int64_t c = 0; c < task.channels; c += lanes) {
         const V x = load<T>(query + c, task.channels - c);
@@ -109,7 +109,7 @@ template <class T> class FeatureMap {
       }
     }
     memset(square, 0, sizeof(V) * across);
-    for (int64_t n = 0; n < task.positions; n++)  // any shift of a column cancels; with this one nothing overflows
+    for (int64_t n = 0; n < task.positions; n++)  // a shift of a column cancels; this one prevents overflow
       for (int64_t i = 0; i < across; i++) {
         V &x = atoms[n * across + i];
         x = exponential<T>(x - top[i]), square[i] += x * x;
@@ -119,7 +119,7 @@ template <class T> class FeatureMap {
       for (int64_t i = 0; i < across; i++) atoms[n * across + i] *= square[i];
   }
 
-  // `atoms` become the gradient of the logarithm.
+  // Replaces `atoms` by the gradient of their logarithm.
   void differentiate(int64_t image, int64_t head) {
     const T *query = queries(image, head);
     const T *given = (const T *)task.features + start(image, head);
@@ -136,24 +136,24 @@ template <class T> class FeatureMap {
       load_row(upstream + n * task.atoms, task.atoms, gradient);
       V sum = {};
       if (task.shares) {
-        unshare<T>(row, gradient, across);
+        softmax_backward<T>(row, gradient, across);
       } else {
         for (int64_t i = 0; i < across; i++) row[i] = (gradient[i] - row[i] * along[i]) * row[i], sum += row[i];
         const T square = scale * scale * total<T>(sum);
         for (int64_t i = 0; i < wide; i++)
-          of_queries[n * wide + i] =
-              load<T>(query + n * apart() + i * lanes, task.channels - i * lanes) * -square;
+          grad_queries[n * wide + i] =
+              load<T>(query + n * stride() + i * lanes, task.channels - i * lanes) * -square;
       }
     }
     const Numbers<T> rows = {(const T *)atoms, across * lanes, 1};
     if (task.shares)
-      multiply_all<T, false>(rows, task.positions, task.atoms, turned, of_queries, wide);
+      multiply_all<T, false>(rows, task.positions, task.atoms, transposed, grad_queries, wide);
     else
-      multiply_all<T, true>(rows, task.positions, task.atoms, turned, of_queries, wide);
-    T *to = (T *)task.of_queries + (query - (const T *)task.queries);
-    for (int64_t n = 0; n < task.positions; n++) store_row(to + n * apart(), of_queries + n * wide, task.channels);
-    if (task.of_directions)
-      multiply_long<T, true>({query, 1, apart()}, task.channels, task.positions, atoms, of_directions, across);
+      multiply_all<T, true>(rows, task.positions, task.atoms, transposed, grad_queries, wide);
+    T *to = (T *)task.grad_queries + (query - (const T *)task.queries);
+    for (int64_t n = 0; n < task.positions; n++) store_row(to + n * stride(), grad_queries + n * wide, task.channels);
+    if (task.grad_directions)
+      multiply_long<T, true>({query, 1, stride()}, task.channels, task.positions, atoms, grad_directions, across);
   }
 };
 

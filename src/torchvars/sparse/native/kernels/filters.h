@@ -1,10 +1,10 @@
-// ISTA with a convolution, alone or beside a dense dictionary, and the gradient of what it reconstructs.
+// ISTA with a convolution, alone or with a dense dictionary, and the gradient of the reconstruction.
 //
 //     c_i = (y - e_{i-1}) / L,   u_i = S(u_{i-1} + P^T c_i, strength / L),   e_i = P u_i        e_T is the result
 //
-// Codes of filters, what moves them (their causes) and what they explain live as half spectra, where P and P^T are
-// products; only the threshold is taken in space. All that belongs to one block of channels of one image stays in the
-// cache from the first step to the last, and the backward pass computes it again instead of reading it.
+// The codes u of filters, their updates c (the causes) and the signals e that they explain are stored as half spectra,
+// where P and P^T are products. Only the threshold is applied in space. The data of one block of channels of one image
+// stays in the cache from the first step to the last; the backward pass computes it again instead of reading it.
 // docs/performance.md derives the gradient.
 #pragma once
 #include "bank.h"
@@ -12,62 +12,60 @@
 namespace {
 
 template <class T> class FilterIsta : FilterBank<T> {
-  typedef FilterBank<T> Bank;
-  typedef typename Bank::V V;
-  typedef typename Bank::C C;
-  typedef typename Bank::Mask Mask;
-  typedef typename Bank::Part Part;
-  using Bank::dense, Bank::lanes, Bank::parts, Bank::positions, Bank::scratch, Bank::size, Bank::task, Bank::torus,
-      Bank::width;
+  USING_FILTER_BANK;
 
-  struct Masks {  // where two rows of a code are not zero
+  struct Masks {  // nonzero entries of two rows of a code
     Mask re, im;
   };
 
-  // What is kept for the backward pass is kept for every step, otherwise the last is enough.
+  // The backward pass needs the causes, codes and masks of every step. Otherwise those of the last step are enough.
   struct Block : Part {
     V bound, step, amount;  // L, 1 / L and the threshold strength / L
     C *signal, *explained, *causes, *codes;
     Masks *masks;
-    C *of_kernel, *of_code, *of_signal, *gradient;
-    V *of_power;
+    C *grad_kernel, *grad_code, *grad_signal, *gradient;
+    V *grad_power;
   };
 
   bool backward, thresholded;
   Block *blocks;
   C *column;
-  // Of the dense part, (positions or atoms, blocks): one vector for each block.
-  V *dense_signal, *dense_map, *dense_causes, *dense_codes, *dense_gradient, *of_dense_code, *turned_code;
-  V *of_atoms;
+  // The dense part, (positions or atoms, blocks): one vector for each block.
+  V *dense_signal, *dense_map, *dense_causes, *dense_codes, *dense_gradient, *grad_dense_code, *code_by_channel;
+  V *grad_atoms;
   int64_t atom_vectors;
 
  public:
   using Bank::items;
 
-  FilterIsta(const Filters &given, Room &room) : Bank(given, room) {
+  FilterIsta(const Filters &given, Workspace &workspace) : Bank(given, workspace) {
     backward = task.upstream != nullptr, thresholded = task.start == THRESHOLDED;
-    column = room.take<C>(torus.stride);
-    blocks = room.take<Block>(width);
+    column = workspace.take<C>(torus.stride);
+    blocks = workspace.take<Block>(width);
     const int64_t kept = backward ? task.steps : 1, pairs = (task.height + 1) / 2 * task.width;
     const int64_t codes = backward ? kept + 1 : kept;
     for (int64_t index = 0; index < width; index++) {
       Block block = {};
-      block.signal = room.take<C>(size), block.explained = room.take<C>(size);
-      block.causes = room.take<C>(codes * size), block.codes = room.take<C>(codes * task.filters * size);
+      block.signal = workspace.take<C>(size), block.explained = workspace.take<C>(size);
+      block.causes = workspace.take<C>(codes * size), block.codes = workspace.take<C>(codes * task.filters * size);
       if (backward) {
-        block.masks = room.take<Masks>((kept + 1) * task.filters * pairs);
-        block.of_kernel = room.take<C>(task.filters * size), block.of_code = room.take<C>(task.filters * size);
-        block.of_signal = room.take<C>(size), block.gradient = room.take<C>(size), block.of_power = room.take<V>(size);
+        block.masks = workspace.take<Masks>((kept + 1) * task.filters * pairs);
+        block.grad_kernel = workspace.take<C>(task.filters * size);
+        block.grad_code = workspace.take<C>(task.filters * size);
+        block.grad_signal = workspace.take<C>(size), block.gradient = workspace.take<C>(size);
+        block.grad_power = workspace.take<V>(size);
       }
       if (blocks) blocks[index] = block;
     }
     atom_vectors = vectors_of<T>(task.atoms);
     if (dense) {
-      dense_signal = room.take<V>(positions * width), dense_map = room.take<V>(positions * width);
-      dense_causes = room.take<V>(kept * positions * width), dense_codes = room.take<V>(codes * task.atoms * width);
+      dense_signal = workspace.take<V>(positions * width), dense_map = workspace.take<V>(positions * width);
+      dense_causes = workspace.take<V>(kept * positions * width);
+      dense_codes = workspace.take<V>(codes * task.atoms * width);
       if (backward) {
-        dense_gradient = room.take<V>(positions * width), of_dense_code = room.take<V>(task.atoms * width);
-        turned_code = room.take<V>(width * lanes * atom_vectors), of_atoms = room.take<V>(positions * atom_vectors);
+        dense_gradient = workspace.take<V>(positions * width), grad_dense_code = workspace.take<V>(task.atoms * width);
+        code_by_channel = workspace.take<V>(width * lanes * atom_vectors);
+        grad_atoms = workspace.take<V>(positions * atom_vectors);
       }
     }
   }
@@ -75,42 +73,42 @@ template <class T> class FilterIsta : FilterBank<T> {
   void run(int64_t item) {
     const int64_t group = item / task.chunks, chunk = item % task.chunks;
     const int64_t first = task.batch * chunk / task.chunks, end = task.batch * (chunk + 1) / task.chunks;
-    this->enter_filters(group);
+    this->transform_filters(group);
     for (int64_t index = 0; index < width; index++) {
       Block &block = blocks[index];
       (Part &)block = parts[index];
       if (!backward) continue;
-      memset(block.of_kernel, 0, sizeof(C) * task.filters * size);
-      memset(block.of_power, 0, sizeof(V) * size);
+      memset(block.grad_kernel, 0, sizeof(C) * task.filters * size);
+      memset(block.grad_power, 0, sizeof(V) * size);
     }
     for (int64_t image = first; image < end; image++) {
       forward(image, group);
       if (backward) differentiate(image, group);
     }
-    if (backward) leave_filters(chunk);
+    if (backward) store_filter_gradient(chunk);
   }
 
  private:
-  void leave_filters(int64_t chunk) {
+  void store_filter_gradient(int64_t chunk) {
     const int64_t numbers = task.heads * task.channels * task.filters * task.filter_height * task.filter_width;
-    const T scale = T(positions);  // both spectra in a product were divided by this, where one should be
+    const T scale = T(positions);  // both factors were divided by this, and only one should be
     for (int64_t index = 0; index < width; index++) {
       const Block &block = blocks[index];
       for (int64_t f = 0; f < task.filters; f++) {
-        C *gradient = block.of_kernel + f * size;
+        C *gradient = block.grad_kernel + f * size;
         const C *kernel = block.kernel + f * size;
-        for (int64_t i = 0; i < size; i++) gradient[i] = gradient[i] + kernel[i] * block.of_power[i];
+        for (int64_t i = 0; i < size; i++) gradient[i] = gradient[i] + kernel[i] * block.grad_power[i];
         torus.invert(gradient, scratch, [&](int64_t row, const C *pair) {
           for (int second = 0; second < 2; second++) {
             const int64_t at = this->filter_row(row + second);
             if (at < 0) continue;
-            T *to = (T *)task.of_bank + chunk * numbers + this->filter_start(block, 0, f, at);
-            const int64_t apart = this->filter_start(block, 1, f, at) - this->filter_start(block, 0, f, at);
+            T *to = (T *)task.grad_bank + chunk * numbers + this->filter_start(block, 0, f, at);
+            const int64_t stride = this->filter_start(block, 1, f, at) - this->filter_start(block, 0, f, at);
             int64_t x = this->filter_column();
             for (int64_t i = 0; i < task.filter_width; i++, x = x + 1 < task.width ? x + 1 : 0) {
               T values[lanes];
               memcpy(values, second ? &pair[x].im : &pair[x].re, sizeof(V));
-              for (int64_t lane = 0; lane < block.count; lane++) to[lane * apart + i] = scale * values[lane];
+              for (int64_t lane = 0; lane < block.count; lane++) to[lane * stride + i] = scale * values[lane];
             }
           }
         });
@@ -125,7 +123,7 @@ template <class T> class FilterIsta : FilterBank<T> {
     }
   }
 
-  // Codes. Of a step that is not kept they lie where those before did.
+  // Codes. In the forward pass every step overwrites those of the step before.
 
   INLINE C *code(const Block &block, int64_t step, int64_t f) const {
     return block.codes + ((backward ? step : 0) * task.filters + f) * size;
@@ -137,12 +135,12 @@ template <class T> class FilterIsta : FilterBank<T> {
   INLINE V *dense_code(int64_t step) const { return dense_codes + (backward ? step : 0) * task.atoms * width; }
   INLINE V *dense_cause(int64_t step) const { return dense_causes + (backward ? step - 1 : 0) * positions * width; }
 
-  // What the start is as a multiple of P^T y, where it is one.
+  // The factor c of a start c P^T y; not for THRESHOLDED.
   INLINE V start_factor(const Block &block) const {
     return task.start == SCALED ? block.step : all(T(task.start == ANALYSIS));
   }
 
-  // Columns of the code `before`, if there is one, after the filter's correlation with `cause` is added.
+  // Columns of the code `before` (zero if null) plus the correlation of the filter with `cause`.
   __attribute__((noinline)) void correlate(const C *before, const C *kernel, const C *cause, C *spectrum) const {
     const int64_t height = torus.height;
     for (int64_t k = 0; k < torus.half; k++, kernel += torus.stride, cause += torus.stride, spectrum += torus.stride) {
@@ -156,10 +154,11 @@ template <class T> class FilterIsta : FilterBank<T> {
     }
   }
 
-  // The spectrum of a code of which there are columns, and what the filter explains by it, if `add` beside the others.
+  // Transforms the columns of a code to its spectrum, and stores or, if `add`, adds the signal that it explains.
   __attribute__((noinline)) void explain(C *spectrum, const C *kernel, bool add, C *explained) const {
     const int64_t height = torus.height;
-    for (int64_t k = 0; k < torus.half; k++, kernel += torus.stride, explained += torus.stride, spectrum += torus.stride) {
+    for (int64_t k = 0; k < torus.half;
+         k++, kernel += torus.stride, explained += torus.stride, spectrum += torus.stride) {
       torus.along_columns.template run<false>(spectrum, spectrum, scratch);
       if (add)
         for (int64_t h = 0; h < height; h++) explained[h] = explained[h] + times<T>(kernel[h], spectrum[h]);
@@ -168,7 +167,7 @@ template <class T> class FilterIsta : FilterBank<T> {
     }
   }
 
-  // Codes of all filters after a step, S(before + P^T cause, amount), and what they explain.
+  // Codes of all filters after a step, S(before + P^T cause, amount), and the signal that they explain.
   void shrink(const Block &block, int64_t image, int64_t step, V amount, bool continued) const {
     for (int64_t f = 0; f < task.filters; f++) {
       const C *kernel = block.kernel + f * size;
@@ -188,16 +187,16 @@ template <class T> class FilterIsta : FilterBank<T> {
     }
   }
 
-  // Asks for a part of the signal of the next image and of the place of this one's result, which are far apart in memory
-  // and would be waited for.
+  // Prefetches a part of the signal of the next image and of the result of this one. Their addresses are far apart, so
+  // that the processor would wait for them.
   INLINE void prefetch(const Block &block, int64_t image, int64_t part, int64_t parts) const {
-    const int64_t apart = task.heads * task.channels;
+    const int64_t stride = task.heads * task.channels;
     const T *next = (const T *)task.signal + this->position(block, image + 1, 0);
-    const T *to = (const T *)(backward ? task.of_signal : task.reconstruction) + this->position(block, image, 0);
+    const T *to = (const T *)(backward ? task.grad_signal : task.reconstruction) + this->position(block, image, 0);
     const bool more = image + 1 < task.batch;
     for (int64_t n = positions * part / parts; n < positions * (part + 1) / parts; n++) {
-      if (more) __builtin_prefetch(next + n * apart);
-      __builtin_prefetch(to + n * apart, 1);
+      if (more) __builtin_prefetch(next + n * stride);
+      __builtin_prefetch(to + n * stride, 1);
     }
   }
 
@@ -209,19 +208,19 @@ template <class T> class FilterIsta : FilterBank<T> {
     for (int64_t step = 1; step <= task.steps; step++) {
       for (int64_t index = 0; index < width; index++) {
         const Block &block = blocks[index];
-        if (dense) {  // what the atoms explain
+        if (dense) {  // the signal that the atoms explain
           const C *more = cause(block, step);
-          this->enter_map(dense_map, index, cause(block, step));
+          this->transform_map(dense_map, index, cause(block, step));
           this->each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + more[i]; });
         }
         C *cause = this->cause(block, step);
         this->each_frequency([&](int64_t i) { cause[i] = (block.signal[i] - block.explained[i]) * block.step; });
         if (dense) {
           memcpy(block.explained, cause, sizeof(C) * size);
-          this->leave_map(block.explained, index, dense_cause(step));
+          this->invert_map(block.explained, index, dense_cause(step));
         }
         const bool first = step == 1 && !thresholded;
-        if (first) {  // the first code is P^T of a multiple of the signal, and needs no transform
+        if (first) {  // the start is P^T of a multiple of the signal, and needs no transform of its own
           const V start = start_factor(block);
           this->each_frequency([&](int64_t i) { cause[i] = cause[i] + block.signal[i] * start; });
         }
@@ -286,52 +285,52 @@ template <class T> class FilterIsta : FilterBank<T> {
 
   // Backward
 
-  // Adds to the gradient of the atoms: sign g v^T for maps g and codes v.
-  void gather(const V *map, const V *code) {
-    transpose<T>(code, task.atoms, width * lanes, width, turned_code);
-    multiply<T, true>((const T *)map, positions, width * lanes, turned_code, of_atoms, atom_vectors);
+  // Adds g v^T to the gradient of the atoms, for maps g and codes v.
+  void add_atom_gradient(const V *map, const V *code) {
+    transpose<T>(code, task.atoms, width * lanes, width, code_by_channel);
+    multiply<T, true>((const T *)map, positions, width * lanes, code_by_channel, grad_atoms, atom_vectors);
   }
 
-  // The gradient of u_{i-1}, or of what the last code explains: it and the filters' gradient receive that of e = P u.
-  __attribute__((noinline)) void receive(const Block &block, int64_t step, bool add) const {
+  // Backward of e = P u: the gradients of u and of the filters from that of e. The former is stored, or added if `add`.
+  __attribute__((noinline)) void synthesize_backward(const Block &block, int64_t step, bool add) const {
     for (int64_t f = 0; f < task.filters; f++) {
       const C *kernel = block.kernel + f * size, *spectrum = code(block, step, f), *gradient = block.gradient;
-      C *of_code = block.of_code + f * size, *of_kernel = block.of_kernel + f * size;
+      C *grad_code = block.grad_code + f * size, *grad_kernel = block.grad_kernel + f * size;
       this->each_frequency([&](int64_t i) {
         const C received = conjugate_times<T>(kernel[i], gradient[i]);
-        of_code[i] = add ? of_code[i] + received : received;
-        of_kernel[i] = of_kernel[i] + conjugate_times<T>(spectrum[i], gradient[i]);
+        grad_code[i] = add ? grad_code[i] + received : received;
+        grad_kernel[i] = grad_kernel[i] + conjugate_times<T>(spectrum[i], gradient[i]);
       });
     }
   }
 
-  // The spectrum of the gradient of a code of which there are columns, what the filter explains by it, and the filter's
-  // gradient: it was correlated with `cause`.
-  __attribute__((noinline)) void explain_gradient(C *of_code, const C *kernel, const C *cause, bool add, C *explained,
-                                                  C *of_kernel) const {
+  // Backward of u + P^T c for one filter, c the cause: transforms the columns of the gradient g of the result to its
+  // spectrum, adds to the gradient of the filter, and stores or adds P g, the gradient of c.
+  __attribute__((noinline)) void explain_gradient(C *grad_code, const C *kernel, const C *cause, bool add, C *explained,
+                                                  C *grad_kernel) const {
     for (int64_t k = 0; k < torus.half; k++) {
-      C *at = of_code + k * torus.stride;
+      C *at = grad_code + k * torus.stride;
       torus.along_columns.template run<false>(at, at, scratch);
       for (int64_t h = 0; h < torus.height; h++) {
         const int64_t i = k * torus.stride + h;
         const C product = times<T>(kernel[i], at[h]);
         explained[i] = add ? explained[i] + product : product;
-        of_kernel[i] = of_kernel[i] + conjugate_times<T>(at[h], cause[i]);
+        grad_kernel[i] = grad_kernel[i] + conjugate_times<T>(at[h], cause[i]);
       }
     }
   }
 
-  // Back through a threshold: `of_code` becomes the gradient of what was shrunk, and `explained` what that explains.
-  void unshrink(const Block &block, int64_t step) const {
+  // Backward of a threshold: `grad_code` becomes the gradient g of its argument, and `explained` becomes P g.
+  void shrink_backward(const Block &block, int64_t step) const {
     for (int64_t f = 0; f < task.filters; f++) {
-      C *of_code = block.of_code + f * size;
+      C *grad_code = block.grad_code + f * size;
       const Masks *mask = masks(block, step, f);
-      torus.template columns<true>(of_code, scratch);
-      torus.change_map(of_code, scratch, [=](int64_t at, C x) {
+      torus.template columns<true>(grad_code, scratch);
+      torus.change_map(grad_code, scratch, [=](int64_t at, C x) {
         return C{masked(x.re, mask[at].re), masked(x.im, mask[at].im)};
       });
-      explain_gradient(of_code, block.kernel + f * size, cause(block, step), f > 0, block.explained,
-                       block.of_kernel + f * size);
+      explain_gradient(grad_code, block.kernel + f * size, cause(block, step), f > 0, block.explained,
+                       block.grad_kernel + f * size);
     }
   }
 
@@ -351,77 +350,78 @@ template <class T> class FilterIsta : FilterBank<T> {
             if (row + 1 < task.height) dense_gradient[((row + 1) * task.width + x) * width + index] = pair[x].im;
           }
       });
-      receive(block, task.steps, false);
-      memset(block.of_signal, 0, sizeof(C) * size);
+      synthesize_backward(block, task.steps, false);
+      memset(block.grad_signal, 0, sizeof(C) * size);
     }
     if (dense) {
-      memset(of_atoms, 0, sizeof(V) * positions * atom_vectors);
-      gather(dense_gradient, dense_code(task.steps));
-      multiply_transposed<T>(this->atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
+      memset(grad_atoms, 0, sizeof(V) * positions * atom_vectors);
+      add_atom_gradient(dense_gradient, dense_code(task.steps));
+      multiply_transposed<T>(this->atoms(image, group), task.atoms, positions, dense_gradient, grad_dense_code, width);
     }
     for (int64_t step = task.steps; step >= 1; step--) {
-      if (dense) {  // after which dense_map is what the gradient of the dense code explains
-        keep_support(of_dense_code, dense_code(step));
-        gather(dense_cause(step), of_dense_code);
-        multiply<T>(this->atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
+      if (dense) {  // sets dense_map to P g for the gradient g of the dense code
+        keep_support(grad_dense_code, dense_code(step));
+        add_atom_gradient(dense_cause(step), grad_dense_code);
+        multiply<T>(this->atoms(image, group), positions, task.atoms, grad_dense_code, dense_map, width);
       }
       for (int64_t index = 0; index < width; index++) {
         const Block &block = blocks[index];
         const V start = start_factor(block);
         const bool first = step == 1 && !thresholded;
-        unshrink(block, step);
-        if (first)  // c y, of which the first code is the analysis
+        shrink_backward(block, step);
+        if (first)  // the start is c P^T y
           this->each_frequency(
-              [&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i] * start; });
+              [&](int64_t i) { block.grad_signal[i] = block.grad_signal[i] + block.explained[i] * start; });
         if (dense) {
-          this->enter_map(dense_map, index, block.gradient);
+          this->transform_map(dense_map, index, block.gradient);
           this->each_frequency([&](int64_t i) { block.explained[i] = block.explained[i] + block.gradient[i]; });
         }
         this->each_frequency([&](int64_t i) {  // c = (y - e) / L
-          const C of_residual = block.explained[i] * block.step;
-          block.of_signal[i] = block.of_signal[i] + of_residual;
-          block.gradient[i] = of_residual * all(T(-1));
+          const C grad_residual = block.explained[i] * block.step;
+          block.grad_signal[i] = block.grad_signal[i] + grad_residual;
+          block.gradient[i] = grad_residual * all(T(-1));
         });
         if (dense) {
           memcpy(block.explained, block.gradient, sizeof(C) * size);
-          this->leave_map(block.explained, index, dense_gradient);
+          this->invert_map(block.explained, index, dense_gradient);
         }
         if (!first)
-          receive(block, step - 1, true);
+          synthesize_backward(block, step - 1, true);
         else
           this->each_frequency([&](int64_t i) {  // e_0 = (sum_f k_f k_f^T) c y
             const C origin = block.signal[i] * start, gradient = block.gradient[i];
-            block.of_power[i] += T(2) * (origin.re * gradient.re + origin.im * gradient.im);
-            block.of_signal[i] = block.of_signal[i] + gradient * (start * block.power[i]);
+            block.grad_power[i] += T(2) * (origin.re * gradient.re + origin.im * gradient.im);
+            block.grad_signal[i] = block.grad_signal[i] + gradient * (start * block.power[i]);
           });
       }
       if (dense) {
-        gather(dense_gradient, dense_code(step - 1));
-        multiply_transposed<T, true>(this->atoms(image, group), task.atoms, positions, dense_gradient, of_dense_code, width);
+        add_atom_gradient(dense_gradient, dense_code(step - 1));
+        multiply_transposed<T, true>(this->atoms(image, group), task.atoms, positions, dense_gradient, grad_dense_code,
+                                     width);
       }
     }
     if (thresholded)
       for (int64_t index = 0; index < width; index++) {
         const Block &block = blocks[index];
-        unshrink(block, 0);
-        this->each_frequency([&](int64_t i) { block.of_signal[i] = block.of_signal[i] + block.explained[i]; });
+        shrink_backward(block, 0);
+        this->each_frequency([&](int64_t i) { block.grad_signal[i] = block.grad_signal[i] + block.explained[i]; });
       }
     if (dense) {  // the start
       if (thresholded)
-        keep_support(of_dense_code, dense_code(0));
+        keep_support(grad_dense_code, dense_code(0));
       else
         for (int64_t index = 0; index < width; index++) {
           const V start = start_factor(blocks[index]);
-          for (int64_t m = 0; m < task.atoms; m++) of_dense_code[m * width + index] *= start;
+          for (int64_t m = 0; m < task.atoms; m++) grad_dense_code[m * width + index] *= start;
         }
-      gather(dense_signal, of_dense_code);
-      multiply<T>(this->atoms(image, group), positions, task.atoms, of_dense_code, dense_map, width);
-      leave_atoms((T *)task.of_dictionary + (image * task.heads + group) * positions * task.atoms);
+      add_atom_gradient(dense_signal, grad_dense_code);
+      multiply<T>(this->atoms(image, group), positions, task.atoms, grad_dense_code, dense_map, width);
+      store_atom_gradient((T *)task.grad_dictionary + (image * task.heads + group) * positions * task.atoms);
     }
     for (int64_t index = 0; index < width; index++) {
       const Block &block = blocks[index];
-      torus.invert(block.of_signal, scratch, [&](int64_t row, const C *pair) {
-        this->store_rows(task.of_signal, block, image, row, pair,
+      torus.invert(block.grad_signal, scratch, [&](int64_t row, const C *pair) {
+        this->store_rows(task.grad_signal, block, image, row, pair,
                    [&](int64_t n, V x) { return dense ? x + dense_map[n * width + index] : x; });
       });
     }
@@ -431,9 +431,9 @@ template <class T> class FilterIsta : FilterBank<T> {
     for (int64_t i = 0; i < task.atoms * width; i++) gradient[i] = code[i] != V{} ? gradient[i] : V{};
   }
 
-  void leave_atoms(T *to) const {
+  void store_atom_gradient(T *to) const {
     for (int64_t n = 0; n < positions; n++)
-      memcpy(to + n * task.atoms, of_atoms + n * atom_vectors, sizeof(T) * task.atoms);
+      memcpy(to + n * task.atoms, grad_atoms + n * atom_vectors, sizeof(T) * task.atoms);
   }
 };
 

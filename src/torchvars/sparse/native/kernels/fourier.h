@@ -1,7 +1,7 @@
-// Discrete Fourier transforms of any length, of as many channels at once as a vector has lanes.
+// Discrete Fourier transforms of any length, of one channel per lane.
 //
 // Lengths up to 16 are transformed in registers, by code that is unrolled at compile time. Longer ones are split into
-// such factors (Stockham's algorithm, which needs no reordering); a prime factor above 16 is a sum over all pairs.
+// such factors by Stockham's algorithm, which needs no reordering. A prime factor above 16 is a direct sum.
 #pragma once
 #include <math.h>
 
@@ -13,9 +13,9 @@ template <class T> struct Complex {
   Vector<T> re, im;
 };
 
-constexpr int LONGEST = 16;  // transformed in registers
+constexpr int LONGEST = 16;  // longest transform in registers
 
-// exp(-2 pi i j / n), as cos and sin of the angle in turn.
+// exp(-2 pi i j / n), as cos and sin of the angle, interleaved.
 template <class T> void fill_waves(T *waves, int64_t n) {
   for (int64_t j = 0; j < n; j++) {
     const double angle = 6.283185307179586476925286766559 * (double)j / (double)n;
@@ -23,11 +23,11 @@ template <class T> void fill_waves(T *waves, int64_t n) {
   }
 }
 
-template <class T> INLINE Complex<T> turned(Complex<T> x, T cosine, T sine) {  // by exp(-i angle)
+template <class T> INLINE Complex<T> rotated(Complex<T> x, T cosine, T sine) {  // by exp(-i angle)
   return {x.re * cosine + x.im * sine, x.im * cosine - x.re * sine};
 }
 
-// The transform of length n of x, in place and in order. `waves` are those of length n `stride`.
+// The transform of length n of x, in place and in order. `waves` is the table of length n `stride`.
 template <class T, int n, int stride> INLINE void dft(Complex<T> *x, const T *waves);
 
 template <class T, int n, int stride> INLINE void dft_odd(Complex<T> *x, const T *waves) {
@@ -57,7 +57,7 @@ template <class T, int n, int stride> INLINE void dft_odd(Complex<T> *x, const T
   }
 }
 
-// n = a b without a common divisor: both transforms, with nothing between (Good and Thomas).
+// n = a b for coprime a and b: no twiddle factors are needed (Good and Thomas).
 template <class T, int a, int b, int stride> INLINE void dft_prime_factors(Complex<T> *x, const T *waves) {
   constexpr int n = a * b;
   Complex<T> row[b], grid[a][b];
@@ -75,7 +75,7 @@ template <class T, int a, int b, int stride> INLINE void dft_prime_factors(Compl
   UNROLL for (int k = 0; k < n; k++) x[k] = grid[k % a][k % b];
 }
 
-// n = a b: with a factor in between (Cooley and Tukey).
+// n = a b, with twiddle factors (Cooley and Tukey).
 template <class T, int a, int b, int stride> INLINE void dft_split(Complex<T> *x, const T *waves) {
   constexpr int n = a * b;
   Complex<T> grid[a][b];
@@ -90,7 +90,7 @@ template <class T, int a, int b, int stride> INLINE void dft_split(Complex<T> *x
       else if (4 * at == n)
         grid[i][j] = {column[i].im, -column[i].re};
       else
-        grid[i][j] = turned<T>(column[i], waves[2 * stride * at], waves[2 * stride * at + 1]);
+        grid[i][j] = rotated<T>(column[i], waves[2 * stride * at], waves[2 * stride * at + 1]);
     }
   }
   UNROLL for (int i = 0; i < a; i++) {
@@ -120,17 +120,17 @@ template <class T, int n, int stride> INLINE void dft(Complex<T> *x, const T *wa
   }
 }
 
-// Real and imaginary parts of numbers that follow each other. Inverse transforms exchange the two, where the data comes
-// in and where it goes out.
+// Interleaved real and imaginary parts. Inverse transforms exchange the two, on input and on output.
 template <class T> struct Parts {
   Vector<T> *re, *im;
 
-  Parts(const Complex<T> *data, bool exchanged) : re((Vector<T> *)data + exchanged), im((Vector<T> *)data + !exchanged) {}
+  Parts(const Complex<T> *data, bool exchanged)
+      : re((Vector<T> *)data + exchanged), im((Vector<T> *)data + !exchanged) {}
   INLINE Complex<T> load(int64_t index) const { return {re[2 * index], im[2 * index]}; }
   INLINE void store(int64_t index, Complex<T> x) const { re[2 * index] = x.re, im[2 * index] = x.im; }
 };
 
-// Transforms in registers, `count` of them at a distance.
+// `count` transforms in registers; `distance` is from one to the next.
 template <class T, int n>
 __attribute__((noinline)) void run_whole(Parts<T> in, Parts<T> out, const T *waves, int64_t count, int64_t distance) {
   for (; count--; in.re += 2 * distance, in.im += 2 * distance, out.re += 2 * distance, out.im += 2 * distance) {
@@ -142,7 +142,7 @@ __attribute__((noinline)) void run_whole(Parts<T> in, Parts<T> out, const T *wav
 }
 
 // A pass of Stockham's algorithm, as in FFTPACK: data (inner, radix, outer) becomes (inner, outer, radix), first index
-// fastest, and is turned by exp(-2 pi i j k outer / n) where both the index j of the radix and k of the inner are not 0.
+// fastest, times exp(-2 pi i j k outer / n), where j is the index along radix and k along inner.
 template <class T> struct Pass {
   int64_t radix, inner, outer;
   const T *waves, *twiddles;  // of length radix; (inner, radix - 1)
@@ -159,17 +159,17 @@ __attribute__((noinline)) void run_pass(const Pass<T> &pass, Parts<T> in, Parts<
       dft<T, radix, 1>(x, waves);
       if (inner) {
         const T *twiddles = pass.twiddles + 2 * inner * (radix - 1);
-        UNROLL for (int j = 1; j < radix; j++) x[j] = turned<T>(x[j], twiddles[2 * j - 2], twiddles[2 * j - 1]);
+        UNROLL for (int j = 1; j < radix; j++) x[j] = rotated<T>(x[j], twiddles[2 * j - 2], twiddles[2 * j - 1]);
       }
       UNROLL for (int j = 0; j < radix; j++) out.store(inner + inners * (outer + outers * j), x[j]);
     }
 }
 
-// Of any odd radix; `room` for as many numbers.
+// A pass of any odd radix, with a workspace of as many numbers.
 template <class T>
-__attribute__((noinline)) void run_long_pass(const Pass<T> &pass, Parts<T> in, Parts<T> out, Complex<T> *room) {
+__attribute__((noinline)) void run_long_pass(const Pass<T> &pass, Parts<T> in, Parts<T> out, Complex<T> *workspace) {
   const int64_t radix = pass.radix, half = (radix - 1) / 2;
-  Complex<T> *sum = room, *difference = room + half;
+  Complex<T> *sum = workspace, *difference = workspace + half;
   for (int64_t outer = 0; outer < pass.outer; outer++)
     for (int64_t inner = 0; inner < pass.inner; inner++) {
       const T *twiddles = pass.twiddles + 2 * inner * (radix - 1);
@@ -190,8 +190,8 @@ __attribute__((noinline)) void run_long_pass(const Pass<T> &pass, Parts<T> in, P
           odd.re += difference[m].re * sine, odd.im += difference[m].im * sine;
         }
         Complex<T> a = {even.re + odd.im, even.im - odd.re}, b = {even.re - odd.im, even.im + odd.re};
-        a = turned<T>(a, twiddles[2 * k - 2], twiddles[2 * k - 1]);
-        b = turned<T>(b, twiddles[2 * (radix - k) - 2], twiddles[2 * (radix - k) - 1]);
+        a = rotated<T>(a, twiddles[2 * k - 2], twiddles[2 * k - 1]);
+        b = rotated<T>(b, twiddles[2 * (radix - k) - 2], twiddles[2 * (radix - k) - 1]);
         out.store(inner + pass.inner * (outer + pass.outer * k), a);
         out.store(inner + pass.inner * (outer + pass.outer * (radix - k)), b);
       }
@@ -216,13 +216,16 @@ template <class T> class Fourier {
 
   const T *waves() const { return passes[0].waves; }
 
-  // How many numbers the tables of a transform take, and how many complex vectors one call works in.
+  // The number of entries in the tables of a transform, and the size of its workspace in complex vectors.
   static int64_t table_size(int64_t n) {
     int64_t size = 0;
-    for (int64_t rest = n, factor; rest > 1; rest /= factor) factor = next_factor(n, rest), size += 2 * factor + 2 * rest;
+    for (int64_t rest = n, factor; rest > 1; rest /= factor) {
+      factor = next_factor(n, rest);
+      size += 2 * factor + 2 * rest;
+    }
     return size;
   }
-  static int64_t room_size(int64_t n) { return 3 * n; }
+  static int64_t workspace_size(int64_t n) { return 3 * n; }
 
   T *prepare(int64_t n, T *table) {
     length = n;
@@ -244,15 +247,16 @@ template <class T> class Fourier {
     return table;
   }
 
-  // From `in` to `out`, which may be the same; several of them at a distance.
+  // Transforms `in` to `out`, which may be the same; several transforms, at a distance from each other.
   template <bool inverse>
-  void run(const Complex<T> *in, Complex<T> *out, Complex<T> *room, int64_t several = 1, int64_t distance = 0) const {
+  void run(const Complex<T> *in, Complex<T> *out, Complex<T> *workspace, int64_t several = 1,
+           int64_t distance = 0) const {
     if (length <= LONGEST) return whole({in, inverse}, {out, inverse}, several, distance);
     for (; several--; in += distance, out += distance) {
       const Complex<T> *from = in;
       for (int index = 0; index < count; index++) {
-        Complex<T> *to = index == count - 1 ? out : room + (index % 2) * length;
-        one(passes[index], {from, inverse && from == in}, {to, inverse && to == out}, room + 2 * length);
+        Complex<T> *to = index == count - 1 ? out : workspace + (index % 2) * length;
+        one(passes[index], {from, inverse && from == in}, {to, inverse && to == out}, workspace + 2 * length);
         from = to;
       }
     }
@@ -281,7 +285,7 @@ template <class T> class Fourier {
     }
   }
 
-  static __attribute__((noinline)) void one(const Pass<T> &pass, Parts<T> in, Parts<T> out, Complex<T> *room) {
+  static __attribute__((noinline)) void one(const Pass<T> &pass, Parts<T> in, Parts<T> out, Complex<T> *workspace) {
     switch (pass.radix) {
       case 2: return run_pass<T, 2>(pass, in, out);
       case 3: return run_pass<T, 3>(pass, in, out);
@@ -289,7 +293,7 @@ template <class T> class Fourier {
       case 5: return run_pass<T, 5>(pass, in, out);
       case 7: return run_pass<T, 7>(pass, in, out);
       case 8: return run_pass<T, 8>(pass, in, out);
-      default: return run_long_pass(pass, in, out, room);
+      default: return run_long_pass(pass, in, out, workspace);
     }
   }
 };

@@ -1,4 +1,5 @@
-// All kernels, for one instruction set: BYTES in a vector, and ENTRY(name) the names of what is called from outside.
+// All kernels, compiled for one instruction set: BYTES is the size of a vector, ENTRY(name) the name of an exported
+// function.
 #pragma once
 #include <type_traits>
 
@@ -10,7 +11,7 @@
 
 namespace {
 
-// Calls `each` with the class that does the task and the task itself.
+// Calls `each` with the class of the kernel and with the task.
 template <class T, class Each> void with_kernel(const void *task, Each each) {
   switch (*(const int64_t *)task) {
     case FILTERS: return each((FilterIsta<T> *)nullptr, *(const Filters *)task);
@@ -28,25 +29,27 @@ template <class Each> void dispatch(const void *task, Each each) {
 
 }  // namespace
 
-// Into how many pieces the work falls that threads can do by themselves.
+// The number of independent work items, which threads share.
 int64_t ENTRY(items)(const void *task) {
   int64_t items = 0;
-  dispatch(task, [&](auto *kernel, const auto &given) { items = std::remove_pointer_t<decltype(kernel)>::items(given); });
+  dispatch(task, [&](auto *kernel, const auto &given) {
+    items = std::remove_pointer_t<decltype(kernel)>::items(given);
+  });
   return items;
 }
 
-// Bytes that each thread works in.
-int64_t ENTRY(room)(const void *task) {
-  Room room(nullptr);
-  dispatch(task, [&](auto *kernel, const auto &given) { std::remove_pointer_t<decltype(kernel)>(given, room); });
-  return room.used;
+// The size of a thread's workspace, in bytes.
+int64_t ENTRY(workspace)(const void *task) {
+  Workspace workspace(nullptr);
+  dispatch(task, [&](auto *kernel, const auto &given) { std::remove_pointer_t<decltype(kernel)>(given, workspace); });
+  return workspace.used;
 }
 
 void ENTRY(work)(const void *task, void *memory, int64_t (*next)(void *), void *queue) {
   dispatch(task, [&](auto *kernel, const auto &given) {
     typedef std::remove_pointer_t<decltype(kernel)> Kernel;
-    Room room(memory);
-    Kernel run(given, room);
+    Workspace workspace(memory);
+    Kernel run(given, workspace);
     const int64_t items = Kernel::items(given);
     for (int64_t item; (item = next(queue)) < items;) run.run(item);
   });

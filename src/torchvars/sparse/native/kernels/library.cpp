@@ -1,4 +1,4 @@
-// The C interface: chooses the instruction set that the processor has, and shares the work out among threads.
+// The C interface: selects the instruction set of the processor and distributes the work over threads.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 #define DECLARE(set)                    \
   int64_t set##_items(const void *task); \
-  int64_t set##_room(const void *task);  \
+  int64_t set##_workspace(const void *task); \
   void set##_work(const void *task, void *memory, int64_t (*next)(void *), void *queue);
 
 DECLARE(baseline)
@@ -23,11 +23,11 @@ namespace {
 struct Set {
   const char *name;
   int64_t (*items)(const void *);
-  int64_t (*room)(const void *);
+  int64_t (*workspace)(const void *);
   void (*work)(const void *, void *, int64_t (*)(void *), void *);
 };
 
-#define SET(set) {#set, set##_items, set##_room, set##_work}
+#define SET(set) {#set, set##_items, set##_workspace, set##_work}
 
 const Set *best() {
   static const Set sets[] = {
@@ -40,7 +40,7 @@ const Set *best() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const char *wanted = getenv("TORCHVARS_NATIVE");  // a lesser one, for tests
+  const char *wanted = getenv("TORCHVARS_NATIVE");  // a lower one, for tests
   const bool no_avx512 = wanted && (!strcmp(wanted, "avx2") || !strcmp(wanted, "baseline"));
   const bool no_avx2 = wanted && !strcmp(wanted, "baseline");
   if (avx512 && avx2 && !no_avx512) return &sets[0];
@@ -59,7 +59,7 @@ const Set &chosen() {
 struct Job {
   const void *task;
   char *memory;
-  int64_t room;
+  int64_t workspace;
   std::atomic<int64_t> item{0}, worker{0};
 };
 
@@ -67,7 +67,7 @@ int64_t next(void *job) { return ((Job *)job)->item.fetch_add(1, std::memory_ord
 
 void work(void *given) {
   Job &job = *(Job *)given;
-  chosen().work(job.task, job.memory + job.worker.fetch_add(1) * job.room, next, given);
+  chosen().work(job.task, job.memory + job.worker.fetch_add(1) * job.workspace, next, given);
 }
 
 void *work_in_thread(void *job) {
@@ -83,21 +83,21 @@ extern "C" {
 
 EXPORT const char *torchvars_instruction_set() { return chosen().name; }
 
-// The sizes of the tasks, by which the caller sees that both mean the same ones.
+// The sizes of the structures of task.h, for the caller to check that its own are the same.
 EXPORT int64_t torchvars_layout() { return (sizeof(Filters) * 10000 + sizeof(Atoms)) * 10000 + sizeof(Features); }
 
-// Into how many pieces the work falls that threads can do by themselves. A task is one of those of task.h.
+// The number of independent work items of a task, a structure of task.h. Threads share the items.
 EXPORT int64_t torchvars_items(const void *task) { return chosen().items(task); }
 
-// Bytes that each thread works in.
-EXPORT int64_t torchvars_room(const void *task) { return chosen().room(task); }
+// The size of a thread's workspace, in bytes.
+EXPORT int64_t torchvars_workspace(const void *task) { return chosen().workspace(task); }
 
-// Does the task with so many threads, each with its room in `memory`. `parallel` is GOMP_parallel of the OpenMP that
-// PyTorch has loaded: its threads are there already, and may still be waiting on the processors for work. Without it
-// threads are started.
+// Runs a task on several threads, each with its own workspace in `memory`. `parallel` is GOMP_parallel of the OpenMP
+// that PyTorch has loaded: its threads are running already, and may still be spinning. If it is null, threads are
+// started here.
 EXPORT void torchvars_run(const void *task, void *memory, int64_t threads,
                    void (*parallel)(void (*)(void *), void *, unsigned, unsigned)) {
-  Job job{task, (char *)memory, chosen().room(task)};
+  Job job{task, (char *)memory, chosen().workspace(task)};
   if (threads <= 1) {
     work(&job);
   } else if (parallel) {

@@ -1,4 +1,4 @@
-// Products of a matrix of numbers with one of vectors, in blocks that stay in registers.
+// Products of a matrix of numbers and a matrix of vectors, in blocks that fit into registers.
 #pragma once
 #include "fourier.h"
 
@@ -6,10 +6,10 @@ namespace {
 
 constexpr int ROWS = BYTES == 64 ? 12 : 6, COLUMNS = 2;  // of a block
 
-// The numbers of a block: s(i, j), i the row of the result, j what is summed over.
+// A matrix s(i, j) of numbers: i is the row of the result, and the sum is over j.
 template <class T> struct Numbers {
   const T *data;
-  int64_t row, column;  // distances
+  int64_t row, column;  // strides
 };
 
 template <class T, int rows, int columns, bool add>
@@ -48,14 +48,14 @@ void multiply_all(Numbers<T> s, int64_t rows, int64_t count, const Vector<T> *x,
   for (; c < width; c++) multiply_columns<T, 1, add>(s, rows, count, x + c, out + c, width);
 }
 
-// P u with a row-major P (rows, count), whose rows are `apart` if they do not follow each other.
+// P u for a row-major P (rows, count). `stride` is the distance between rows, 0 for `count`.
 template <class T, bool add = false>
 INLINE void multiply(const T *p, int64_t rows, int64_t count, const Vector<T> *u, Vector<T> *out, int64_t width,
-                     int64_t apart = 0) {
-  multiply_all<T, add>({p, apart ? apart : count, 1}, rows, count, u, out, width);
+                     int64_t stride = 0) {
+  multiply_all<T, add>({p, stride ? stride : count, 1}, rows, count, u, out, width);
 }
 
-// out = or += s x, of as many of the sums' terms at a time as stay in the cache.
+// out = or += s x, for sums of many terms: as many at a time as fit into the cache.
 template <class T, bool add = false>
 void multiply_long(Numbers<T> s, int64_t rows, int64_t count, const Vector<T> *x, Vector<T> *out, int64_t width) {
   const int64_t most = 128;
@@ -69,14 +69,14 @@ void multiply_long(Numbers<T> s, int64_t rows, int64_t count, const Vector<T> *x
   }
 }
 
-// P^T x with a row-major P (count, rows).
+// P^T x for a row-major P (count, rows).
 template <class T, bool add = false>
 INLINE void multiply_transposed(const T *p, int64_t rows, int64_t count, const Vector<T> *x, Vector<T> *out,
                                 int64_t width) {
   multiply_long<T, add>({p, 1, rows}, rows, count, x, out, width);
 }
 
-// Numbers (rows, columns) of the vectors x, as vectors of the rows: (columns, vectors of rows).
+// The transpose of the numbers (rows, columns) in the vectors x, as vectors: (columns, vectors of rows).
 template <class T>
 void transpose(const Vector<T> *x, int64_t rows, int64_t columns, int64_t width, Vector<T> *out) {
   constexpr int64_t lanes = Lanes<T>::count;
@@ -85,12 +85,12 @@ void transpose(const Vector<T> *x, int64_t rows, int64_t columns, int64_t width,
   for (int64_t first = 0; first < rows; first += lanes) {
     const int64_t some = rows - first < lanes ? rows - first : lanes;
     for (int64_t c = 0; c < columns; c++) {
-      T turned[lanes] = {};
+      T column[lanes] = {};
       if (some == lanes)
-        UNROLL for (int64_t r = 0; r < lanes; r++) turned[r] = numbers[(first + r) * width * lanes + c];
+        UNROLL for (int64_t r = 0; r < lanes; r++) column[r] = numbers[(first + r) * width * lanes + c];
       else
-        for (int64_t r = 0; r < some; r++) turned[r] = numbers[(first + r) * width * lanes + c];
-      memcpy(out + c * across + first / lanes, turned, sizeof turned);
+        for (int64_t r = 0; r < some; r++) column[r] = numbers[(first + r) * width * lanes + c];
+      memcpy(out + c * across + first / lanes, column, sizeof column);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Vectors of as many numbers as the processor works on at once, and what is done with them one by one.
+// Vectors of the width of a SIMD register, and elementwise functions on them.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -11,7 +11,7 @@ namespace {
 template <class T> struct Lanes;
 template <> struct Lanes<float> {
   typedef float V __attribute__((vector_size(BYTES)));
-  typedef signed char M __attribute__((vector_size(BYTES / 4)));  // which lanes: 0 or -1
+  typedef signed char M __attribute__((vector_size(BYTES / 4)));  // of each lane: 0 or -1
   typedef uint32_t Bits __attribute__((vector_size(BYTES)));
   static constexpr int count = BYTES / 4;
 };
@@ -23,17 +23,17 @@ template <> struct Lanes<double> {
 };
 template <class T> using Vector = typename Lanes<T>::V;
 
-// How many vectors hold so many numbers.
+// The number of vectors that hold `count` numbers.
 template <class T> INLINE int64_t vectors_of(int64_t count) { return (count + Lanes<T>::count - 1) / Lanes<T>::count; }
 
-// Memory handed out piece by piece; of none it counts how much that would be.
-class Room {
+// Hands out parts of a block of memory. Without memory it only counts the bytes that are needed.
+class Workspace {
   char *base;
 
  public:
   int64_t used = 0;
 
-  explicit Room(void *memory) : base((char *)memory) {}
+  explicit Workspace(void *memory) : base((char *)memory) {}
 
   template <class U> U *take(int64_t count) {
     U *piece = base ? (U *)(base + used) : nullptr;
@@ -47,7 +47,7 @@ template <class T> INLINE Vector<T> all(T value) { return value - Vector<T>{}; }
 template <class T> INLINE Vector<T> smaller(Vector<T> a, Vector<T> b) { return a < b ? a : b; }
 template <class T> INLINE Vector<T> larger(Vector<T> a, Vector<T> b) { return a > b ? a : b; }
 
-// S(a, t): what is not a number stays so.
+// The soft threshold S(a, t). NaN stays NaN.
 template <class T> INLINE Vector<T> soft(Vector<T> a, Vector<T> t) {
   Vector<T> kept = a > t ? t : a;
   kept = kept < -t ? -t : kept;
@@ -64,20 +64,20 @@ template <class T> INLINE Vector<T> roots(Vector<T> x) {
 template <class T> INLINE T total(Vector<T> x) {
   T numbers[Lanes<T>::count];
   memcpy(numbers, &x, sizeof x);
-  UNROLL for (int apart = Lanes<T>::count / 2; apart; apart /= 2)
-    UNROLL for (int i = 0; i < apart; i++) numbers[i] += numbers[i + apart];
+  UNROLL for (int half = Lanes<T>::count / 2; half; half /= 2)
+    UNROLL for (int i = 0; i < half; i++) numbers[i] += numbers[i + half];
   return numbers[0];
 }
 
 template <class T> INLINE T largest(Vector<T> x) {
   T numbers[Lanes<T>::count];
   memcpy(numbers, &x, sizeof x);
-  UNROLL for (int apart = Lanes<T>::count / 2; apart; apart /= 2)
-    UNROLL for (int i = 0; i < apart; i++) numbers[i] = numbers[i + apart] > numbers[i] ? numbers[i + apart] : numbers[i];
+  UNROLL for (int half = Lanes<T>::count / 2; half; half /= 2)
+    UNROLL for (int i = 0; i < half; i++) numbers[i] = numbers[i + half] > numbers[i] ? numbers[i + half] : numbers[i];
   return numbers[0];
 }
 
-// Fewer numbers than lanes leave zeros in the others.
+// With fewer numbers than lanes, the other lanes are zero.
 template <class T> INLINE Vector<T> load(const T *from, int64_t count) {
   Vector<T> x = {};
   if (count >= Lanes<T>::count)
@@ -94,7 +94,7 @@ template <class T> INLINE void store(T *to, Vector<T> x, int64_t count) {
     for (int64_t lane = 0; lane < count; lane++) to[lane] = x[lane];
 }
 
-// Rows of numbers to rows of vectors, and back.
+// Rows of numbers as rows of vectors, and back.
 template <class T> INLINE void load_row(const T *from, int64_t count, Vector<T> *to) {
   for (; count > 0; count -= Lanes<T>::count, from += Lanes<T>::count) *to++ = load<T>(from, count);
 }
@@ -113,12 +113,12 @@ template <> struct Exponential<double> {
   static constexpr int degree = 13, mantissa = 52;
 };
 
-// exp(x) for x up to 88: of 2^k exp(r) with |r| <= ln(2) / 2, the second by its series. Below the smallest number: 0.
+// exp(x) for x up to 88, as 2^k exp(r) with |r| <= ln(2) / 2 and a Taylor series of exp(r). Zero where it underflows.
 template <class T> INLINE Vector<T> exponential(Vector<T> x) {
   typedef Vector<T> V;
   typedef typename Lanes<T>::Bits Bits;
   typedef Exponential<T> E;
-  const V kept = x < all(E::lowest) ? all(E::lowest) : x;  // what is not a number stays so
+  const V kept = x < all(E::lowest) ? all(E::lowest) : x;  // NaN stays NaN
   const V shifted = kept * T(1.44269504088896340736) + E::shift, k = shifted - E::shift;
   const V r = kept - k * E::high - k * E::low;
   double factorial = 1;

@@ -1,4 +1,4 @@
-"""The maps of a model that is evaluated, and those that everything must beat."""
+"""The attention map that is evaluated, and its baselines."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ RANDOM_WEIGHTS = "random weights"
 
 
 @dataclass(frozen=True)
-class Looking:
-    """Which map of a model is judged.
+class MapChoice:
+    """The kind and the layer of the map that is judged.
 
     Args:
-        kind: a name of `torchvars.maps.KINDS`.
-        layer: an attention by its name or its place in order, such as "-1".
+        kind: a key of `torchvars.maps.KINDS`.
+        layer: the name of an attention, or its index, such as "-1".
     """
 
     kind: str = "implicit"
@@ -36,12 +36,12 @@ class Looking:
 
     @property
     def place(self) -> int | str:
-        """The layer as `find_maps` takes it."""
+        """The layer, as an argument of `find_maps`."""
         return int(self.layer) if self.layer.lstrip("-").isdigit() else self.layer
 
     @property
     def queried(self) -> bool:
-        """Whether the map is of one output or of their mean."""
+        """Whether the map depends on a query."""
         return KINDS[self.kind].queried
 
     @property
@@ -50,11 +50,11 @@ class Looking:
         return KINDS[self.kind].heads
 
     def maps(self, seen: Observation, **how: Any) -> Tensor:
-        """Maps (batch, H, W), or of all heads, in double precision on the CPU."""
+        """Maps (batch, H, W), or those of all heads, in double precision on the CPU."""
         return find_maps(seen, self.kind, self.place, **how).double().cpu()
 
-    def seen(self, subject: Subject) -> Observation:
-        """The attentions of a model on a black picture; a ValueError if it has no such map."""
+    def observe(self, subject: Subject) -> Observation:
+        """The attentions of a model on a black picture. Raises a ValueError if it has no such map."""
         like = next(subject.classifier.parameters(), torch.zeros(()))
         try:
             seen = observe(subject.classifier, torch.zeros(1, 3, subject.size, subject.size, device=like.device))
@@ -64,26 +64,26 @@ class Looking:
         return seen
 
     def check(self, subject: Subject) -> str:
-        """The name of the attention in a model; a ValueError if it has no such map."""
-        return self.seen(subject).name(self.place)
+        """The name of the attention in a model. Raises a ValueError if it has no such map."""
+        return self.observe(subject).name(self.place)
 
     def steps(self, subject: Subject) -> int | None:
-        """How many recurrent steps the attention takes; None if it is not recurrent, or the map not of a step."""
+        """The number of recurrent steps; None if the attention is not recurrent, or the map independent of steps."""
         if not KINDS[self.kind].stepped:
             return None
-        seen = self.seen(subject)
+        seen = self.observe(subject)
         return seen.steps(seen.name(self.place))
 
-    def said(self, name: str) -> str:
-        """In words, for a protocol."""
+    def describe(self, name: str) -> str:
+        """The map in words, for a protocol."""
         return f"{self.kind} map of {name}"
 
 
 def random_weights(subject: Subject, seed: int = 0) -> nn.Module:
-    """The same model with the weights it has before training, in evaluation mode; layers solve as in the trained one.
+    """The same model with randomly initialised weights, in evaluation mode. Solvers are those of the trained model.
 
     Raises:
-        ValueError: it is not known how the model was built.
+        ValueError: if it is unknown how the model was built.
     """
     model = subject.classifier.model if isinstance(subject.classifier, Classifier) else subject.classifier
     origin = origin_of(model)
@@ -108,12 +108,12 @@ def random_weights(subject: Subject, seed: int = 0) -> nn.Module:
 
 
 def resized(maps: Tensor, height: int, width: int, mode: str = "bilinear") -> np.ndarray:
-    """Maps (..., h, w) at the size of a picture: (..., height, width); "nearest" repeats them."""
+    """Maps (..., h, w) resized to a picture: (..., height, width)."""
     flat, how = maps.reshape(-1, 1, *maps.shape[-2:]), {"align_corners": False} if mode == "bilinear" else {}
     return F.interpolate(flat, size=(height, width), mode=mode, **how).reshape(*maps.shape[:-2], height, width).numpy()
 
 
 def centred_gaussian(height: int, width: int) -> np.ndarray:
-    """A Gaussian at the centre whose deviation is a quarter of each side: (H, W)."""
+    """A Gaussian at the centre with a deviation of a quarter of each side: (H, W)."""
     rows, columns = (np.linspace(-2, 2, 2 * side + 1)[1::2] for side in (height, width))
     return np.exp(-(rows[:, None] ** 2 + columns**2) / 2)

@@ -46,7 +46,7 @@ def photograph(width, height):
 def test_logits_and_maps_are_those_of_pytorch(shared, name, query):
     classifier = torchvars.Classifier.from_pretrained(name)
     pixels = shared.pixels(112)
-    ask = f"explorer.runner.run(explorer.modelOf('{name}'), explorer.pixelsOf(112), {json.dumps(query)})"
+    ask = f"explorer.backends.run(explorer.modelOf('{name}'), explorer.pixelsOf(112), {json.dumps(query)})"
     logits = shared.numbers(f"(await {ask}).logits")
     seen = observe(classifier, pixels)
     torch.testing.assert_close(logits, seen.output[0], rtol=0, atol=1e-3)

@@ -1,15 +1,16 @@
 // The page: what the visitor chooses goes into the state, and what the models answer goes onto the cards.
 
 import "./style.css";
+import { Backends, CHOICES, type Choice } from "./backends";
 import { CORRUPTIONS, corrupt, tableOf, type Pixels } from "./corruptions";
 import { colourOf, covered, drawCell, drawImage, drawMap, imageOf } from "./draw";
 import { fetchWhole } from "./files";
-import { readManifest, Runner, softmax, stepsOf, type Manifest, type Model } from "./models";
+import { readManifest, softmax, stepsOf, type Manifest, type Model } from "./models";
 import { centrePixels, readPicture, type Picture } from "./pixels";
 import { Seeded, seedOf } from "./random";
 import { fileOf, SAMPLES } from "./samples";
 import { CELLS, readState, writeState, type State } from "./state";
-import type { Answer } from "./worker";
+import type { Answer, Backend } from "./worker";
 
 function element<Kind extends HTMLElement>(id: string): Kind {
   return document.getElementById(id) as Kind;
@@ -22,12 +23,13 @@ const layer = element<HTMLInputElement>("layer");
 const step = element<HTMLInputElement>("step");
 const opacity = element<HTMLInputElement>("opacity");
 const shared = element<HTMLInputElement>("shared");
+const backend = element<HTMLSelectElement>("backend");
 const play = element<HTMLButtonElement>("play");
 const problem = element<HTMLDivElement>("problem");
 
-const runner = new Runner();
+const backends = new Backends();
 const samples = new Map<string, Promise<Picture>>();
-const answers = new Map<string, Answer>();
+const answers = new Map<string, Answer & { backend: Backend }>();
 const BRUSH = 2; // cells around the one under the pointer
 
 let manifest: Manifest;
@@ -82,12 +84,13 @@ async function update(): Promise<void> {
         card(model).classList.add("busy");
         const { pixels } = madeOf(model.size[0]);
         const query = state.query && (state.query.map((part, axis) => Math.floor(part * model.size[axis]!)) as [number, number]);
-        answers.set(name, await runner.run(model, pixels, query));
+        answers.set(name, await backends.run(model, pixels, query, state.backend));
         if (state.models.includes(name)) showAnswer(model);
       }
     }
     redraw();
     tellStatus();
+    showControls(); // what is known of the backends may be new
     performance.mark("answered");
   } catch (error) {
     tellProblem(`The models could not be run: ${error instanceof Error ? error.message : error}`);
@@ -262,7 +265,7 @@ function showAnswer(model: Model): void {
       return item;
     }),
   );
-  const time = `Computed in ${answer.milliseconds.toFixed(0)} ms.`;
+  const time = `Computed in ${answer.milliseconds.toFixed(0)} ms by ${CHOICES[answer.backend]}.`;
   const zeros = answer.sparsity?.[layer * answer.shape[1]! + step];
   shownOn.querySelector(".code")!.textContent =
     steps === null || zeros === undefined
@@ -293,6 +296,8 @@ function showControls(): void {
   step.disabled = play.disabled = steps === 0;
   element("step-value").textContent = steps === 0 ? "none" : Number(step.value) === 0 ? "0, the start" : `${step.value} of ${steps}`;
   step.setAttribute("aria-valuetext", element("step-value").textContent!);
+  backend.value = state.backend;
+  element("backend-note").textContent = backends.note;
   element("opacity-value").textContent = `${opacity.value} %`;
   element<HTMLButtonElement>("mean").disabled = state.query === null;
   element<HTMLButtonElement>("uncover").disabled = !state.mask.some(Boolean);
@@ -381,6 +386,7 @@ layer.addEventListener("input", () => change({ layer: layer.value === layer.max 
 step.addEventListener("input", () => change({ step: step.value === step.max ? -1 : Number(step.value) }, false));
 opacity.addEventListener("input", () => change({}, false));
 shared.addEventListener("change", () => change({}, false));
+backend.addEventListener("change", () => change({ backend: backend.value as Choice }));
 play.addEventListener("click", () => {
   window.clearInterval(playing);
   const starts = play.getAttribute("aria-pressed") !== "true";
@@ -441,15 +447,22 @@ function firstState(): State {
     step: -1,
     query: null,
     mask: new Uint8Array(CELLS ** 2),
+    backend: "auto",
   };
 }
 
 function known() {
-  return { models: manifest.models.map((model) => model.name), samples: Object.keys(SAMPLES), corruptions: Object.keys(CORRUPTIONS) };
+  return {
+    models: manifest.models.map((model) => model.name),
+    samples: Object.keys(SAMPLES),
+    corruptions: Object.keys(CORRUPTIONS),
+    backends: Object.keys(CHOICES),
+  };
 }
 
 function build(): void {
   for (const [name, { label }] of Object.entries(CORRUPTIONS)) corruption.add(new Option(label, name));
+  for (const [name, label] of Object.entries(CHOICES)) backend.add(new Option(label, name));
   for (const [name, label] of Object.entries(SAMPLES)) {
     const button = document.createElement("button");
     button.type = "button";
@@ -482,16 +495,17 @@ function build(): void {
 /** Fetches what is not shown yet, so that the page goes on without a network. */
 async function fetchRest(): Promise<void> {
   await Promise.allSettled(Object.keys(SAMPLES).map(sampleOf));
-  for (const model of manifest.models) await runner.load(model).catch(() => undefined);
+  for (const model of manifest.models) await backends.load(model, state.backend).catch(() => undefined);
   performance.mark("complete");
   document.body.dataset["complete"] = "true";
+  if (state.backend !== "wasm") await backends.measure(manifest.models, (model) => madeOf(model.size[0]).pixels).catch(() => undefined);
 }
 
 async function start(): Promise<void> {
   manifest = await readManifest();
   state = readState(location.hash, firstState(), known());
   build();
-  const loading = state.models.map((name) => runner.load(modelOf(name)));
+  const loading = state.models.map((name) => backends.load(modelOf(name), state.backend));
   picture = await sampleOf(state.picture);
   drawPicture();
   showControls();
@@ -505,7 +519,7 @@ async function start(): Promise<void> {
 Object.assign(window, {
   explorer: {
     started: start().catch((error) => tellProblem(`The page could not be started: ${error instanceof Error ? error.message : error}`)),
-    runner,
+    backends,
     centrePixels,
     readPicture,
     corrupt,

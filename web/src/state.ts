@@ -1,5 +1,7 @@
 // What the visitor chose, and how a link holds it.
 
+import type { Choice } from "./backends";
+
 export const CELLS = 28; // the brush paints cells of a grid of so many on each side
 
 export interface State {
@@ -12,6 +14,7 @@ export interface State {
   step: number; // -1 for the last
   query: [number, number] | null; // a place from 0 to 1: down, right
   mask: Uint8Array; // CELLS x CELLS, 1 where the picture is covered
+  backend: Choice;
 }
 
 /** A number of a link, or a default where there is none or it is out of range. */
@@ -24,6 +27,7 @@ export interface Known {
   models: string[];
   samples: string[];
   corruptions: string[];
+  backends: string[];
 }
 
 /** The state of a link. What it does not know is as at first: a link may be old, or cut off. */
@@ -44,6 +48,7 @@ export function readState(hash: string, first: State, known: Known): State {
     step: numberIn(link.get("step"), -1, 1000, first.step),
     query: fits ? (place as [number, number]) : first.query,
     mask: readMask(link.get("mask")) ?? first.mask,
+    backend: one("backend", known.backends, first.backend) as Choice,
   };
 }
 
@@ -59,6 +64,7 @@ export function writeState(state: State): string {
   if (state.step >= 0) link.set("step", String(state.step));
   if (state.query) link.set("query", state.query.map((part) => part.toFixed(3)).join(","));
   if (state.mask.some(Boolean)) link.set("mask", writeMask(state.mask));
+  if (state.backend !== "auto") link.set("backend", state.backend);
   return `#${link.toString().replaceAll("%2C", ",")}`;
 }
 

@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 from torchvars.explorer.server import read_page, serve
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "explorer"))
-from visitor import FLAGS, Visitor  # noqa: E402
+from visitor import WITH_GPU, WITHOUT_GPU, Visitor
 
 
 def main() -> None:
@@ -35,13 +35,14 @@ def main() -> None:
     Thread(target=server.serve_forever, daemon=True).start()
     address = "http://{}:{}/".format(*server.server_address)
     first, moves, models = [], [], {}
+    flags = WITH_GPU if arguments.backend == "webgpu" else WITHOUT_GPU
     with sync_playwright() as playwright:
         for _ in range(arguments.starts):
-            browser = playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
+            browser = playwright.chromium.launch(executable_path=arguments.chromium, args=flags)
             visitor = Visitor(browser.new_context(), address)
             before = processor_seconds()
             visitor.open(f"#backend={arguments.backend}")
-            on_clock = visitor.ask("performance.getEntriesByName('first answer')[0].startTime")
+            on_clock = visitor.ask("performance.getEntriesByName('first prediction')[0].startTime")
             first.append((on_clock, 1000 * (processor_seconds() - before)))
             visitor.wait("document.body.dataset.complete === 'true'")
             for number in range(max(1, arguments.rounds // arguments.starts)):
@@ -49,12 +50,12 @@ def main() -> None:
                 visitor.page.fill("#severity", str(1 + number % 5))
                 visitor.settle()
                 on_clock = visitor.ask(
-                    "performance.getEntriesByName('answered').at(-1).startTime"
+                    "performance.getEntriesByName('updated').at(-1).startTime"
                     " - performance.getEntriesByName('changed').at(-1).startTime"
                 )
                 moves.append((on_clock, 1000 * (processor_seconds() - before)))
                 for name in visitor.state()["models"]:
-                    models.setdefault(name, []).append(visitor.ask(f"explorer.answerOf('{name}').milliseconds"))
+                    models.setdefault(name, []).append(visitor.ask(f"explorer.outputOf('{name}').milliseconds"))
             browser.close()
     server.shutdown()
     load = os.getloadavg()[0]

@@ -15,6 +15,7 @@ function runtimes(): Plugin {
     apply: "build",
     generateBundle() {
       this.emitFile({ type: "asset", fileName: "runtime/ort.wasm.gz", source: gzipSync(wasmOf(""), { level: 9 }) });
+      // By Brotli: both by gzip would be more than the page may take.
       const params = { [constants.BROTLI_PARAM_QUALITY]: 11, [constants.BROTLI_PARAM_LGWIN]: 24 };
       this.emitFile({ type: "asset", fileName: "runtime/ort.webgpu.wasm.br", source: brotliCompressSync(wasmOf(".jspi"), { params }) });
     },

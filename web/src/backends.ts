@@ -2,9 +2,9 @@
 
 import type { Pixels } from "./corruptions";
 import type { Model } from "./models";
-import type { Answer, Backend, Request } from "./worker";
+import type { Output, Backend, Request } from "./worker";
 
-/** What the visitor chose. "auto": WebGPU for the models that it answers faster than WebAssembly, measured here. */
+/** What the visitor chose. "auto": WebGPU for the models that it runs faster than WebAssembly, as measured here. */
 export const CHOICES = { auto: "Automatic", wasm: "WebAssembly", webgpu: "WebGPU" } as const;
 export type Choice = keyof typeof CHOICES;
 
@@ -13,11 +13,11 @@ const PATIENCE = 30_000; // milliseconds that WebGPU has to load a model and run
 
 type Sent = Request extends infer Each ? (Each extends { id: number } ? Omit<Each, "id"> : never) : never;
 
-/** The models in one worker. */
+/** One worker and its models. */
 class Runner {
-  private readonly waiting = new Map<number, { resolve: (answer?: Answer) => void; reject: (error: Error) => void }>();
+  private readonly waiting = new Map<number, { resolve: (output?: Output) => void; reject: (error: Error) => void }>();
   private readonly loaded = new Map<string, Promise<unknown>>();
-  private asked = 0;
+  private sent = 0;
 
   constructor(
     private readonly worker: Worker,
@@ -26,7 +26,7 @@ class Runner {
     this.worker.onmessage = ({ data }) => {
       const { resolve, reject } = this.waiting.get(data.id)!;
       this.waiting.delete(data.id);
-      if (data.error === undefined) resolve(data.answer);
+      if (data.error === undefined) resolve(data.output);
       else reject(new Error(data.error));
     };
     this.worker.onerror = (event) => this.rejectAll(event.message || "the models cannot be run here");
@@ -37,30 +37,30 @@ class Runner {
     this.waiting.clear();
   }
 
-  private ask(request: Sent): Promise<Answer | undefined> {
-    const id = this.asked++;
+  private send(request: Sent): Promise<Output | undefined> {
+    const id = this.sent++;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject });
       this.worker.postMessage({ ...request, id });
     });
   }
 
-  /** Loads a model once; it is run by whoever waited for that. */
+  /** Loads a model, once. */
   load(model: Model): Promise<unknown> {
     let loading = this.loaded.get(model.name);
     if (loading === undefined) {
       const here = (file: string) => new URL(file, document.baseURI).href;
-      loading = this.ask({ kind: "load", name: model.name, file: here(model.file), runtime: here(this.runtime) });
+      loading = this.send({ kind: "load", name: model.name, file: here(model.file), runtime: here(this.runtime) });
       loading.catch(() => this.loaded.delete(model.name)); // it may be tried again
       this.loaded.set(model.name, loading);
     }
     return loading;
   }
 
-  async run(model: Model, pixels: Pixels, query: [number, number] | null): Promise<Answer> {
+  async run(model: Model, pixels: Pixels, query: [number, number] | null): Promise<Output> {
     await this.load(model);
     const size: [number, number] = [pixels.height, pixels.width];
-    return (await this.ask({ kind: "run", name: model.name, pixels: pixels.data, size, query: query ?? [-1, -1] }))!;
+    return (await this.send({ kind: "run", name: model.name, pixels: pixels.data, size, query: query ?? [-1, -1] }))!;
   }
 
   stop(): void {
@@ -69,7 +69,7 @@ class Runner {
   }
 }
 
-/** The name of the GPU, and whether it is a processor in its place; an Error says why there is none. */
+/** The GPU and whether it is emulated in software; an Error says why there is none. */
 async function findAdapter(): Promise<{ name: string; isSoftware: boolean }> {
   const adapter = await navigator.gpu?.requestAdapter();
   if (!adapter) throw new Error("this browser offers none");
@@ -78,7 +78,7 @@ async function findAdapter(): Promise<{ name: string; isSoftware: boolean }> {
   return { name: [vendor, architecture].filter(Boolean).join(" "), isSoftware: isFallbackAdapter };
 }
 
-/** Runs models, each on the backend that the visitor chose, or on the faster one. */
+/** Runs each model on the backend that the visitor chose, or on the faster one. */
 export class Backends {
   /** What is known of WebGPU, in words. */
   note = "";
@@ -114,7 +114,7 @@ export class Backends {
     ));
   }
 
-  /** The backend of a model: WebGPU once it failed is not tried again. */
+  /** The backend of a model. WebGPU is not tried again once it failed. */
   private async backendOf(model: Model, choice: Choice): Promise<Backend> {
     if (choice === "wasm" || (choice === "auto" && !this.faster.has(model.name))) return "wasm";
     await this.adapter.catch(() => undefined);
@@ -136,12 +136,12 @@ export class Backends {
     return this.on(model, choice, (runner) => runner.load(model));
   }
 
-  /** What a model answers. The query is a (row, column) of pixels; without one, maps are of all positions. */
-  run(model: Model, pixels: Pixels, query: [number, number] | null = null, choice: Choice = "auto"): Promise<Answer & { backend: Backend }> {
+  /** The output of a model. The query is a (row, column) of pixels; without one, maps are of all positions. */
+  run(model: Model, pixels: Pixels, query: [number, number] | null = null, choice: Choice = "auto"): Promise<Output & { backend: Backend }> {
     return this.on(model, choice, async (runner, backend) => ({ ...(await runner.run(model, pixels, query)), backend }));
   }
 
-  /** Finds the models that WebGPU answers faster, with the same logits. A GPU in software is not tried. */
+  /** Finds the models that WebGPU runs faster, with the same logits. A GPU that is emulated in software is not tried. */
   async measure(models: Model[], pixelsOf: (model: Model) => Pixels): Promise<void> {
     const adapter = await this.adapter.catch(() => null);
     if (adapter === null || adapter.isSoftware) return;

@@ -6,9 +6,9 @@ export interface Model {
   label: string;
   file: string;
   parameters: number;
-  size: [number, number]; // height and width of its pictures
+  size: [number, number]; // height and width of its input
   classes: string[];
-  measured: string; // what it was measured to do, in words; may be empty
+  measured: string; // its measured accuracy, in words; may be empty
   maps: { kind: "implicit" | "energy"; grid: [number, number]; layers: Record<string, number | null> };
 }
 

@@ -6,14 +6,14 @@ export const CELLS = 28; // the brush paints cells of a grid of so many on each 
 
 export interface State {
   models: string[];
-  picture: string; // the name of a sample, or "" for one of the visitor's own
+  image: string; // the name of a sample, or "" for one of the visitor's own
   corruption: string;
   severity: number;
   seed: number;
   layer: number; // counted from 1; 0 for the last
   step: number; // -1 for the last
   query: [number, number] | null; // a place from 0 to 1: down, right
-  mask: Uint8Array; // CELLS x CELLS, 1 where the picture is covered
+  mask: Uint8Array; // CELLS x CELLS, 1 where the image is occluded
   backend: Choice;
 }
 
@@ -40,7 +40,7 @@ export function readState(hash: string, first: State, known: Known): State {
   const fits = link.has("query") && place.length === 2 && place.every((part) => part >= 0 && part < 1);
   return {
     models: models.length > 0 ? [...new Set(models)] : first.models,
-    picture: one("picture", known.samples, first.picture),
+    image: one("image", known.samples, first.image),
     corruption: one("corruption", known.corruptions, first.corruption),
     severity: numberIn(link.get("severity"), 0, 5, first.severity),
     seed: numberIn(link.get("seed"), 0, 2 ** 31, first.seed),
@@ -54,7 +54,7 @@ export function readState(hash: string, first: State, known: Known): State {
 
 export function writeState(state: State): string {
   const link = new URLSearchParams({ models: state.models.join(",") });
-  if (state.picture) link.set("picture", state.picture);
+  if (state.image) link.set("image", state.image);
   if (state.severity > 0) {
     link.set("corruption", state.corruption);
     link.set("severity", String(state.severity));
@@ -70,7 +70,7 @@ export function writeState(state: State): string {
 
 function writeMask(mask: Uint8Array): string {
   const bytes = new Uint8Array(Math.ceil(mask.length / 8));
-  mask.forEach((covered, cell) => (bytes[cell >> 3]! |= covered << (cell & 7)));
+  mask.forEach((occluded, cell) => (bytes[cell >> 3]! |= occluded << (cell & 7)));
   return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 

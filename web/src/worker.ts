@@ -1,12 +1,12 @@
-// Runs the models away from the page, so that it stays responsive: one message in, one answer out.
+// Runs the models away from the page, so that it stays responsive: one message in, one reply out.
 // Each backend has a worker file of its own, since each comes with its own build of ONNX Runtime Web.
 
 import type * as Ort from "onnxruntime-web";
-import { fetchWhole } from "./files";
+import { fetchWhole, messageOf } from "./files";
 
 export type Backend = "wasm" | "webgpu";
 
-export interface Answer {
+export interface Output {
   logits: Float32Array;
   maps: Float32Array; // (layers, steps + 1, height, width)
   sparsity: Float32Array | null; // (layers, steps + 1)
@@ -18,8 +18,8 @@ export type Request =
   | { id: number; kind: "load"; name: string; file: string; runtime: string }
   | { id: number; kind: "run"; name: string; pixels: Float32Array; size: [number, number]; query: [number, number] }; // (-1, -1): all positions
 
-/** Answers the messages to this worker. `fetchRuntime` gets the WebAssembly binary of `ort`. */
-export function answerMessages(ort: typeof Ort, backend: Backend, fetchRuntime: (address: string) => Promise<ArrayBuffer>): void {
+/** Serves the messages to this worker. `fetchRuntime` gets the WebAssembly binary of `ort`. */
+export function serveMessages(ort: typeof Ort, backend: Backend, fetchRuntime: (address: string) => Promise<ArrayBuffer>): void {
   const sessions = new Map<string, Ort.InferenceSession>();
   let started: Promise<void> | null = null;
   let last: Promise<unknown> = Promise.resolve();
@@ -48,7 +48,7 @@ export function answerMessages(ort: typeof Ort, backend: Backend, fetchRuntime: 
     sessions.set(name, await inTurn(() => ort.InferenceSession.create(new Uint8Array(bytes), options)));
   }
 
-  async function run(request: Request & { kind: "run" }): Promise<Answer> {
+  async function run(request: Request & { kind: "run" }): Promise<Output> {
     const session = sessions.get(request.name)!;
     const feeds: Record<string, Ort.Tensor> = {
       pixels: new ort.Tensor("float32", request.pixels, [1, request.pixels.length / (request.size[0] * request.size[1]), ...request.size]),
@@ -60,7 +60,7 @@ export function answerMessages(ort: typeof Ort, backend: Backend, fetchRuntime: 
     const milliseconds = performance.now() - begun;
     const numbers = (name: string) => (results[name] === undefined ? null : (results[name].data as Float32Array));
     const logits = numbers("logits")!;
-    if (!logits.every(Number.isFinite)) throw new Error(`${request.name} answered with numbers that are not finite`);
+    if (!logits.every(Number.isFinite)) throw new Error(`${request.name} has logits that are not finite`);
     return { logits, maps: numbers("maps")!, sparsity: numbers("sparsity"), shape: results["maps"]!.dims.slice(1), milliseconds };
   }
 
@@ -69,9 +69,9 @@ export function answerMessages(ort: typeof Ort, backend: Backend, fetchRuntime: 
       if (request.kind === "load") {
         await load(request.name, request.file, request.runtime);
         self.postMessage({ id: request.id });
-      } else self.postMessage({ id: request.id, answer: await inTurn(() => run(request)) });
+      } else self.postMessage({ id: request.id, output: await inTurn(() => run(request)) });
     } catch (error) {
-      self.postMessage({ id: request.id, error: error instanceof Error ? error.message : String(error) });
+      self.postMessage({ id: request.id, error: messageOf(error) });
     }
   };
 }

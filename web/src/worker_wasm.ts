@@ -1,5 +1,5 @@
 import * as ort from "onnxruntime-web/wasm";
 import { fetchWhole } from "./files";
-import { answerMessages } from "./worker";
+import { serveMessages } from "./worker";
 
-answerMessages(ort, "wasm", fetchWhole);
+serveMessages(ort, "wasm", fetchWhole);

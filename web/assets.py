@@ -16,8 +16,8 @@ HERE = Path(__file__).parent
 MODELS = ["rvt_micro_softmax.imagenette", "rvt_micro_vars_sd.imagenette", "rvt_micro_vars_d.imagenette"]
 """Models that come with the page: any words for trained weights; the first two are compared at first."""
 
-BROTLI = """brotli.js, by which the page decompresses the runtime for WebGPU: MIT licence. It is a port of code with this
-notice:
+BROTLI = """brotli.js, by which the page decompresses the runtime for WebGPU: MIT licence. It is a port of code
+with this notice:
 
 Copyright 2013 Google Inc. All Rights Reserved.
 Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0"""

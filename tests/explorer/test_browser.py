@@ -204,8 +204,8 @@ def test_a_slider_corrupts_and_zero_undoes_it(visit, address):
     visitor.page.fill("#severity", "0")
     visitor.settle()
     assert torch.equal(visitor.pixels(112), clean)
-    assert [text.split("Computed")[0] for text in visitor.cards().values()] == [
-        text.split("Computed")[0] for text in before.values()
+    assert [text.split("WebAssembly: ")[0] for text in visitor.cards().values()] == [
+        text.split("WebAssembly: ")[0] for text in before.values()
     ]
 
 
@@ -473,7 +473,7 @@ def test_every_control_has_a_name_and_is_reached_by_the_keyboard(visit, address)
         visitor.page.keyboard.press("Tab")
         reached.add(visitor.ask("document.activeElement.id || document.activeElement.dataset.sample || ''"))
     assert {
-        "shown",
+        "view",
         "mean",
         "church",
         "file",
@@ -483,6 +483,7 @@ def test_every_control_has_a_name_and_is_reached_by_the_keyboard(visit, address)
         "layer",
         "step",
         "play",
+        "backend",
         "link",
     } <= reached
     assert visitor.page.get_attribute("#status", "role") == "status"

@@ -194,7 +194,7 @@ function card(model: Model): HTMLElement {
   made.dataset["model"] = model.name;
   made.setAttribute("aria-label", model.label);
   made.innerHTML = `<h3></h3><p class="hint about"></p><canvas width="448" height="448" role="img"></canvas>
-    <p class="hint position"></p><ol aria-label="Predictions"></ol><p class="hint code"></p>`;
+    <p class="hint position"></p><ol aria-label="Predictions with their confidence"></ol><p class="hint code"></p>`;
   made.querySelector("h3")!.textContent = model.label;
   const size = `${(model.parameters / 1e6).toFixed(2)} M parameters`;
   made.querySelector(".about")!.textContent = [model.label === model.name ? "" : model.name, size, model.measured]
@@ -503,6 +503,7 @@ async function fetchRest(): Promise<void> {
   performance.mark("complete");
   document.body.dataset["complete"] = "true";
   if (state.backend === "auto") await backends.measure(manifest.models, (model) => inputOf(model.size[0]).pixels).catch(() => undefined);
+  showControls(); // with what was found
   document.body.dataset["measured"] = "true";
 }
 

@@ -11,29 +11,23 @@ import argparse
 import json
 import os
 import statistics
-import time
+import sys
 from pathlib import Path
 from threading import Thread
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import sync_playwright
 
 from torchvars.explorer.server import read_page, serve
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "explorer"))
+from visitor import WITH_GPU, WITHOUT_GPU, Visitor
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20, help="moves of the slider (default: 20)")
     parser.add_argument("--starts", type=int, default=3, help="starts of the browser (default: 3)")
+    parser.add_argument("--backend", default="auto", choices=["auto", "wasm", "webgpu"], help="default: auto")
     parser.add_argument("--chromium", default="/usr/bin/chromium", help="default: /usr/bin/chromium")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there, too")
     arguments = parser.parse_args()
@@ -41,27 +35,27 @@ def main() -> None:
     Thread(target=server.serve_forever, daemon=True).start()
     address = "http://{}:{}/".format(*server.server_address)
     first, moves, models = [], [], {}
+    flags = WITH_GPU if arguments.backend == "webgpu" else WITHOUT_GPU
     with sync_playwright() as playwright:
         for _ in range(arguments.starts):
-            browser = playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
-            page = browser.new_page()
+            browser = playwright.chromium.launch(executable_path=arguments.chromium, args=flags)
+            visitor = Visitor(browser.new_context(), address)
             before = processor_seconds()
-            page.goto(address)
-            wait(page, "performance.getEntriesByName('first answer').length > 0")
-            on_clock = page.evaluate("performance.getEntriesByName('first answer')[0].startTime")
+            visitor.open(f"#backend={arguments.backend}")
+            on_clock = visitor.ask("performance.getEntriesByName('first prediction')[0].startTime")
             first.append((on_clock, 1000 * (processor_seconds() - before)))
-            wait(page, "document.body.dataset.complete === 'true'")
+            visitor.wait("document.body.dataset.complete === 'true'")
             for number in range(max(1, arguments.rounds // arguments.starts)):
                 before = processor_seconds()
-                page.fill("#severity", str(1 + number % 5))
-                wait(page, "explorer.idle()")
-                on_clock = page.evaluate(
-                    "performance.getEntriesByName('answered').at(-1).startTime"
+                visitor.page.fill("#severity", str(1 + number % 5))
+                visitor.settle()
+                on_clock = visitor.ask(
+                    "performance.getEntriesByName('updated').at(-1).startTime"
                     " - performance.getEntriesByName('changed').at(-1).startTime"
                 )
                 moves.append((on_clock, 1000 * (processor_seconds() - before)))
-                for name in page.evaluate("explorer.state().models"):
-                    models.setdefault(name, []).append(page.evaluate(f"explorer.answerOf('{name}').milliseconds"))
+                for name in visitor.state()["models"]:
+                    models.setdefault(name, []).append(visitor.ask(f"explorer.outputOf('{name}').milliseconds"))
             browser.close()
     server.shutdown()
     load = os.getloadavg()[0]
@@ -78,15 +72,6 @@ def main() -> None:
 
 def spread(times: list[float]) -> str:
     return f"{statistics.median(times):.0f} ({min(times):.0f} to {max(times):.0f})"
-
-
-def wait(page: Page, condition: str, seconds: float = 120) -> None:
-    """Polls, since the page allows no code made of text."""
-    end = time.monotonic() + seconds
-    while not page.evaluate(condition):
-        if time.monotonic() > end:
-            raise TimeoutError(f"{condition} did not come true; the page says: {page.inner_text('body')[:500]}")
-        time.sleep(0.02)
 
 
 def processor_seconds() -> float:

@@ -16,6 +16,12 @@ HERE = Path(__file__).parent
 MODELS = ["rvt_micro_softmax.imagenette", "rvt_micro_vars_sd.imagenette", "rvt_micro_vars_d.imagenette"]
 """Models that come with the page: any words for trained weights; the first two are compared at first."""
 
+BROTLI = """brotli.js, by which the page decompresses the runtime for WebGPU: MIT licence. It is a port of code
+with this notice:
+
+Copyright 2013 Google Inc. All Rights Reserved.
+Licensed under the Apache License, Version 2.0: http://www.apache.org/licenses/LICENSE-2.0"""
+
 
 def main() -> None:
     write_strengths()
@@ -34,10 +40,15 @@ def write_licences() -> None:
     """The licence of ONNX Runtime and the notices of what is linked into it, as its Python package has them."""
     parts = {path.name: path.locate() for path in files("onnxruntime") if path.parent.name == "onnxruntime"}
     texts = [Path(parts[name]).read_text(errors="replace") for name in ("LICENSE", "ThirdPartyNotices.txt")]
-    text = "\n\n".join(["The page runs models by ONNX Runtime Web.", *texts])
+    text = "\n\n".join(["The page runs models by ONNX Runtime Web.", *texts, BROTLI, licence_of("base64-js")])
     (HERE / "public" / "licences.txt").write_text(
         re.sub(r"[ \t]+$", "", text.replace("\r\n", "\n"), flags=re.MULTILINE)
     )
+
+
+def licence_of(package: str) -> str:
+    """The licence of a package of npm."""
+    return f"{package}\n\n{(HERE / 'node_modules' / package / 'LICENSE').read_text()}"
 
 
 def write_models() -> None:

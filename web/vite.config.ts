@@ -2,19 +2,22 @@ import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
-import { gzipSync } from "node:zlib";
+import { brotliCompressSync, constants, gzipSync } from "node:zlib";
 import { defineConfig, type Plugin } from "vite";
 
 const require = createRequire(import.meta.url);
 
-/** The runtime as one compressed file, fetched by the page, in place of the one that onnxruntime-web would look for. */
-function runtime(): Plugin {
+/** The builds of ONNX Runtime Web, compressed, in place of the files that they would look for. */
+function runtimes(): Plugin {
+  const wasmOf = (build: string) => readFileSync(require.resolve(`onnxruntime-web/ort-wasm-simd-threaded${build}.wasm`));
   return {
-    name: "runtime",
+    name: "runtimes",
     apply: "build",
     generateBundle() {
-      const wasm = readFileSync(require.resolve("onnxruntime-web/ort-wasm-simd-threaded.wasm"));
-      this.emitFile({ type: "asset", fileName: "runtime/ort.wasm.gz", source: gzipSync(wasm, { level: 9 }) });
+      this.emitFile({ type: "asset", fileName: "runtime/ort.wasm.gz", source: gzipSync(wasmOf(""), { level: 9 }) });
+      // By Brotli: both by gzip would be more than the page may take.
+      const params = { [constants.BROTLI_PARAM_QUALITY]: 11, [constants.BROTLI_PARAM_LGWIN]: 24 };
+      this.emitFile({ type: "asset", fileName: "runtime/ort.webgpu.wasm.br", source: brotliCompressSync(wasmOf(".jspi"), { params }) });
     },
   };
 }
@@ -55,5 +58,5 @@ export default defineConfig({
     rollupOptions: { output: names },
   },
   worker: { format: "es", plugins: () => [withoutWasm()], rollupOptions: { output: names } },
-  plugins: [runtime(), sources()],
+  plugins: [runtimes(), sources()],
 });

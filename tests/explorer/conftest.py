@@ -5,29 +5,73 @@ import shutil
 from threading import Thread
 
 import pytest
-from visitor import FLAGS, Visitor
+from visitor import WITH_GPU, WITHOUT_GPU, Visitor
 
-from torchvars.explorer import serve
+from torchvars.explorer import pack, serve
 from torchvars.explorer.server import read_page
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @pytest.fixture(scope="session")
-def browser():
+def launch():
+    """(flags) -> a headless Chromium."""
     sync_api = pytest.importorskip("playwright.sync_api", reason='no playwright: pip install -e ".[web]"')
     if CHROMIUM is None:
         pytest.skip("no Chromium: install Debian's chromium, or say where it is by CHROMIUM=/path/to/it")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
+        browsers = []
+
+        def launching(flags):
+            browsers.append(playwright.chromium.launch(executable_path=CHROMIUM, args=flags))
+            return browsers[-1]
+
+        yield launching
+        for browser in browsers:
+            browser.close()
+
+
+@pytest.fixture(scope="session")
+def browser(launch):
+    return launch(WITHOUT_GPU)
+
+
+@pytest.fixture(scope="session")
+def browser_with_gpu(launch, address):
+    """A browser with WebGPU, emulated in software."""
+    browser = launch(WITH_GPU)
+    page = browser.new_page()
+    page.goto(f"{address}models.json")  # WebGPU needs an address that is secure
+    if not page.evaluate("navigator.gpu?.requestAdapter().then((adapter) => adapter !== null)"):
+        pytest.skip("this Chromium has no WebGPU")
+    page.close()
+    return browser
 
 
 @pytest.fixture(scope="session")
 def address():
     """Of the page that ships."""
-    server = serve(read_page())
+    yield from serving(read_page())
+
+
+@pytest.fixture
+def address_of():
+    """(words for models) -> the address of a page with these models."""
+    servers = []
+
+    def addressed(*words):
+        files = {name: content for name, content in read_page().items() if not name.startswith("models/")}
+        servers.append(serving(files | pack([str(word) for word in words]).files))
+        return next(servers[-1])
+
+    yield addressed
+    for server in servers:
+        next(server, None)
+
+
+def serving(files):
+    """Yields the address of a server of these files, and stops it afterwards."""
+    server = serve(files)
     Thread(target=server.serve_forever, daemon=True).start()
     yield "http://{}:{}/".format(*server.server_address)
     server.shutdown()
@@ -36,11 +80,11 @@ def address():
 
 @pytest.fixture
 def visit(browser):
-    """(address, link, options of the browser) -> a visitor whose page has answered; it must have had no error."""
+    """(address, link, options of the browser) -> a visitor whose page shows predictions; it must have had no error."""
     visitors = []
 
-    def visiting(address: str, link: str = "", **options) -> Visitor:
-        visitors.append(Visitor(browser.new_context(**options), address))
+    def visiting(address: str, link: str = "", within=browser, **options) -> Visitor:
+        visitors.append(Visitor(within.new_context(**options), address))
         return visitors[-1].open(link)
 
     yield visiting

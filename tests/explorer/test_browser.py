@@ -8,19 +8,17 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from visitor import encoded
+from visitor import Visitor, encoded
 
 import torchvars
 from torchvars.evaluation.corruptions import STRENGTHS, corrupt
 from torchvars.evaluation.generators import generators_of
-from torchvars.explorer import pack, serve
-from torchvars.explorer.server import PAGE, read_page
+from torchvars.explorer.server import PAGE
 from torchvars.maps import find_maps, observe
 from torchvars.models.pixels import centre_pixels, to_rgb
 
@@ -46,7 +44,7 @@ def photograph(width, height):
 def test_logits_and_maps_are_those_of_pytorch(shared, name, query):
     classifier = torchvars.Classifier.from_pretrained(name)
     pixels = shared.pixels(112)
-    ask = f"explorer.runner.run(explorer.modelOf('{name}'), explorer.pixelsOf(112), {json.dumps(query)})"
+    ask = f"explorer.backends.run(explorer.modelOf('{name}'), explorer.pixelsOf(112), {json.dumps(query)})"
     logits = shared.numbers(f"(await {ask}).logits")
     seen = observe(classifier, pixels)
     torch.testing.assert_close(logits, seen.output[0], rtol=0, atol=1e-3)
@@ -87,8 +85,8 @@ def test_pixels_are_those_of_the_classifier(shared, size, mode):
     for side in (112, 32):
         expected = centre_pixels(to_rgb(image), side)  # what `Classifier.transform` does
         found = shared.numbers(
-            """explorer.readPicture(new Blob([Uint8Array.from(atob(given[0]), (letter) => letter.charCodeAt(0))]), "x")
-            .then((picture) => explorer.centrePixels(picture, given[1]).data)""",
+            """explorer.readImage(new Blob([Uint8Array.from(atob(given[0]), (letter) => letter.charCodeAt(0))]), "x")
+            .then((image) => explorer.centrePixels(image, given[1]).data)""",
             [encoded(image), side],
         )
         torch.testing.assert_close(found.view(3, side, side), expected, rtol=0, atol=1e-5)
@@ -98,8 +96,8 @@ def test_a_jpeg_is_read_as_in_python(shared):
     expected = torchvars.Classifier.from_pretrained(VARS).transform(Image.open(SAMPLE))
     text = base64.b64encode(SAMPLE.read_bytes()).decode()
     found = shared.numbers(
-        """explorer.readPicture(new Blob([Uint8Array.from(atob(given), (letter) => letter.charCodeAt(0))]), "x")
-        .then((picture) => explorer.centrePixels(picture, 112).data)""",
+        """explorer.readImage(new Blob([Uint8Array.from(atob(given), (letter) => letter.charCodeAt(0))]), "x")
+        .then((image) => explorer.centrePixels(image, 112).data)""",
         text,
     )
     torch.testing.assert_close(found.view(3, 112, 112), expected, rtol=0, atol=1.5 / 255)
@@ -185,8 +183,8 @@ def test_the_page_loads_and_the_cards_say_what_the_models_say(visit, address):
         model = next(model for model in LISTED["models"] if model["name"] == name)
         best = model["classes"][shares.argmax()]
         assert re.search(rf"{best}\s+{100 * shares.max():.0f} %", text)
-    assert "Code:" in visitor.cards()[VARS]
-    assert "No code" in visitor.cards()[SOFTMAX]
+    assert "Sparse code:" in visitor.cards()[VARS]
+    assert "No sparse code" in visitor.cards()[SOFTMAX]
     assert visitor.page.inner_text("#status").startswith("Softmax: parachute")
 
 
@@ -202,12 +200,12 @@ def test_a_slider_corrupts_and_zero_undoes_it(visit, address):
     expected = corrupt(clean, "contrast", 5, ["x"])
     torch.testing.assert_close(visitor.pixels(112), expected, rtol=0, atol=1.01 / 255)
     logits = torchvars.Classifier.from_pretrained(VARS)(visitor.pixels(112))[0]
-    torch.testing.assert_close(visitor.numbers(f"explorer.answerOf('{VARS}').logits"), logits, rtol=0, atol=1e-3)
+    torch.testing.assert_close(visitor.numbers(f"explorer.outputOf('{VARS}').logits"), logits, rtol=0, atol=1e-3)
     visitor.page.fill("#severity", "0")
     visitor.settle()
     assert torch.equal(visitor.pixels(112), clean)
-    assert [text.split("Computed")[0] for text in visitor.cards().values()] == [
-        text.split("Computed")[0] for text in before.values()
+    assert [text.split("WebAssembly: ")[0] for text in visitor.cards().values()] == [
+        text.split("WebAssembly: ")[0] for text in before.values()
     ]
 
 
@@ -224,7 +222,7 @@ def test_other_noise_is_other_noise_and_a_link_has_the_same(visit, address):
 def test_a_click_asks_a_position_and_escape_asks_all(visit, address):
     visitor = visit(address)
     everywhere = visitor.numbers(f"explorer.mapOf('{VARS}')")
-    box = visitor.page.locator("#shown").bounding_box()
+    box = visitor.page.locator("#view").bounding_box()
     visitor.page.mouse.click(box["x"] + 0.8 * box["width"], box["y"] + 0.3 * box["height"])
     visitor.settle()
     down, right = visitor.state()["query"]
@@ -233,11 +231,11 @@ def test_a_click_asks_a_position_and_escape_asks_all(visit, address):
     expected = find_maps(seen, query=(int(down * 112), int(right * 112)))[0].flatten()
     found = visitor.numbers(f"explorer.mapOf('{VARS}')")
     torch.testing.assert_close(found, expected, rtol=0, atol=0.02 * expected.max().item())
-    assert "from the position asked about" in visitor.page.get_attribute(".card canvas", "aria-label")
+    assert "from the selected position" in visitor.page.get_attribute(".card canvas", "aria-label")
     visitor.page.locator(".card canvas").first.click(position={"x": 3, "y": 3})
     visitor.settle()
     assert max(visitor.state()["query"]) < 0.1
-    visitor.page.focus("#shown")
+    visitor.page.focus("#view")
     visitor.page.keyboard.press("ArrowDown")
     visitor.settle()
     assert visitor.state()["query"] == [pytest.approx(1.5 / 14, abs=1e-3), pytest.approx(0.5 / 14, abs=1e-3)]
@@ -251,7 +249,7 @@ def test_the_brush_covers_and_uncovers_by_mouse_and_keyboard(visit, address):
     visitor = visit(address)
     clean = visitor.pixels(112)
     visitor.page.check("input[value=brush]", force=True)
-    box = visitor.page.locator("#shown").bounding_box()
+    box = visitor.page.locator("#view").bounding_box()
     visitor.page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.5 * box["height"])
     visitor.page.mouse.down()
     visitor.page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.5 * box["height"], steps=20)
@@ -262,16 +260,16 @@ def test_the_brush_covers_and_uncovers_by_mouse_and_keyboard(visit, address):
     assert not covered[:40].any()
     assert torch.equal(visitor.pixels(112)[..., :40, :], clean[..., :40, :])
     logits = torchvars.Classifier.from_pretrained(VARS)(visitor.pixels(112))[0]
-    torch.testing.assert_close(visitor.numbers(f"explorer.answerOf('{VARS}').logits"), logits, rtol=0, atol=1e-3)
+    torch.testing.assert_close(visitor.numbers(f"explorer.outputOf('{VARS}').logits"), logits, rtol=0, atol=1e-3)
     again = visit(address, "#" + visitor.page.url.partition("#")[2])
     assert torch.equal(again.pixels(112), visitor.pixels(112))
     visitor.page.check("input[value=erase]", force=True)
-    visitor.page.focus("#shown")
+    visitor.page.focus("#view")
     before = sum(visitor.state()["mask"])
     visitor.page.keyboard.press(" ")
     visitor.settle()
     assert 0 < sum(visitor.state()["mask"]) < before
-    visitor.page.click("#uncover")
+    visitor.page.click("#clear")
     visitor.settle()
     assert torch.equal(visitor.pixels(112), clean)
 
@@ -307,7 +305,7 @@ def test_models_come_and_go_and_one_stays(visit, address):
 
 
 def test_a_link_that_is_wrong_or_cut_off_shows_what_it_can(visit, address):
-    link = f"#models={VARS},nothing&picture=moon&severity=9&corruption=__proto__&layer=x&query=2,3&mask=!!&step=1.5"
+    link = f"#models={VARS},nothing&image=moon&severity=9&corruption=__proto__&layer=x&query=2,3&mask=!!&step=1.5"
     visitor = visit(address, link)
     state = visitor.state()
     assert list(visitor.cards()) == [VARS]
@@ -333,7 +331,7 @@ def test_a_picture_of_ones_own_by_the_dialog_and_by_dropping_it(visit, address):
     image = photograph(150, 300).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     expected = torchvars.Classifier.from_pretrained(VARS).transform(image)[None]
     visitor.page.set_input_files("#file", chosen("mine.png", base64.b64decode(encoded(image))))
-    visitor.wait("explorer.state().picture === ''")
+    visitor.wait("explorer.state().image === ''")
     visitor.settle()
     torch.testing.assert_close(visitor.pixels(112), expected, rtol=0, atol=1e-5)
     attack = Image.fromarray(np.random.default_rng(0).integers(0, 256, (112, 112, 3), np.uint8))
@@ -352,7 +350,7 @@ def test_a_picture_of_ones_own_by_the_dialog_and_by_dropping_it(visit, address):
     assert torch.equal(visitor.pixels(112), unchanged)
     visitor.page.click("#link")
     visitor.wait("document.getElementById('copied').textContent !== ''")
-    assert "A picture of your own is not part of the link" in visitor.page.inner_text("#copied")
+    assert "An image of your own is not part of the link" in visitor.page.inner_text("#copied")
 
 
 def claimed(width, height):
@@ -365,9 +363,9 @@ def claimed(width, height):
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("empty.png", b"", "empty.png is empty: choose a picture"),
-        ("text.png", b"hello " * 100, "text.png is not a picture that this browser can read"),
-        ("cut.png", base64.b64decode(encoded(photograph(64, 64)))[:200], "cut.png is not a picture"),
+        ("empty.png", b"", "empty.png is empty: choose an image"),
+        ("text.png", b"hello " * 100, "text.png is not an image that this browser can read"),
+        ("cut.png", base64.b64decode(encoded(photograph(64, 64)))[:200], "cut.png is not an image"),
         ("bomb.png", claimed(60000, 60000), "bomb.png is of 60000 x 60000 pixels: up to 64 million are read"),
     ],
     ids=["empty", "text", "cut off", "many pixels"],
@@ -380,9 +378,9 @@ def test_a_bad_file_is_an_error_that_says_what_to_do_and_changes_nothing(visit, 
     assert told in visitor.page.inner_text("#problem")
     assert torch.equal(visitor.pixels(112), before)
     assert visitor.cards() == cards
-    assert visitor.state()["picture"] == "parachute"
+    assert visitor.state()["image"] == "parachute"
     visitor.page.set_input_files("#file", chosen("good.png", base64.b64decode(encoded(photograph(64, 64)))))
-    visitor.wait("document.getElementById('problem').hidden && explorer.state().picture === ''")
+    visitor.wait("document.getElementById('problem').hidden && explorer.state().image === ''")
 
 
 def test_a_huge_file_is_not_read(visit, address):
@@ -395,7 +393,7 @@ def test_a_huge_file_is_not_read(visit, address):
         }"""
     )
     visitor.wait("!document.getElementById('problem').hidden")
-    assert "huge.png has 70 MB: pictures up to 64 MB are read, make it smaller" in visitor.page.inner_text("#problem")
+    assert "huge.png has 70 MB: images up to 64 MB are read, make it smaller" in visitor.page.inner_text("#problem")
 
 
 # Where it runs
@@ -411,7 +409,7 @@ def test_it_goes_on_without_a_network(visit, address):
     visitor.page.fill("#severity", "4")
     visitor.page.check(f"input[value='{OTHERS[0]}']")
     visitor.settle()
-    assert visitor.state()["picture"] == "flower"
+    assert visitor.state()["image"] == "flower"
     assert all("%" in text for text in visitor.cards().values())
     assert len(visitor.cards()) == 3
     assert visitor.page.is_hidden("#problem")
@@ -475,7 +473,7 @@ def test_every_control_has_a_name_and_is_reached_by_the_keyboard(visit, address)
         visitor.page.keyboard.press("Tab")
         reached.add(visitor.ask("document.activeElement.id || document.activeElement.dataset.sample || ''"))
     assert {
-        "shown",
+        "view",
         "mean",
         "church",
         "file",
@@ -485,6 +483,7 @@ def test_every_control_has_a_name_and_is_reached_by_the_keyboard(visit, address)
         "layer",
         "step",
         "play",
+        "backend",
         "link",
     } <= reached
     assert visitor.page.get_attribute("#status", "role") == "status"
@@ -493,25 +492,50 @@ def test_every_control_has_a_name_and_is_reached_by_the_keyboard(visit, address)
 
 # Models of one's own
 
+SMALL = {"img_size": 32, "patch_size": 8, "num_classes": 3, "widths": (8,), "heads": (2,), "depths": (1,)}
 
-def test_models_without_a_common_derivative_are_compared_by_energy(visit, tmp_path):
-    settings = {"img_size": 32, "patch_size": 8, "num_classes": 3, "widths": (8,), "heads": (2,), "depths": (1,)}
-    model = torchvars.create("rvt_micro_vars_d", **settings)
+
+def assert_output_is_that_of(visitor, name, classifier, size, choice="auto"):
+    """Logits and maps, of all positions and of one."""
+    pixels = visitor.pixels(size)
+    for query in (None, (size // 3, size // 2)):
+        given = f"explorer.modelOf('{name}'), explorer.pixelsOf({size}), {json.dumps(query)}, '{choice}'"
+        run = f"explorer.backends.run({given})"
+        seen = observe(classifier, pixels)
+        torch.testing.assert_close(visitor.numbers(f"(await {run}).logits"), seen.output[0], rtol=0, atol=1e-3)
+        expected = find_maps(seen, query=query or "mean")[0]
+        maps = visitor.numbers(f"(await {run}).maps").view(-1, *expected.shape)
+        torch.testing.assert_close(maps[-1], expected, rtol=0, atol=0.02 * expected.max().item())
+
+
+def test_models_without_a_common_derivative_are_compared_by_energy(visit, address_of, tmp_path):
+    model = torchvars.create("rvt_micro_vars_d", **SMALL)
     model.blocks[0].attn.solver = torchvars.sparse.SpaRSA(2)
     torchvars.Classifier(model).save_pretrained(tmp_path / "mine")
-    files = {name: content for name, content in read_page().items() if not name.startswith("models/")}
-    server = serve(files | pack([str(tmp_path / "mine")]).files)
-    Thread(target=server.serve_forever, daemon=True).start()
-    visitor = visit("http://{}:{}/".format(*server.server_address))
+    visitor = visit(address_of(tmp_path / "mine"))
     assert list(visitor.cards()) == ["mine"]
     assert 'kind "energy"' in visitor.page.inner_text("#kind")
     classifier = torchvars.Classifier.from_pretrained(tmp_path / "mine")
     expected = find_maps(observe(classifier, visitor.pixels(32)), "energy")[0].flatten()
     torch.testing.assert_close(visitor.numbers("explorer.mapOf('mine')"), expected, rtol=1e-3, atol=1e-5)
-    visitor.page.locator("#shown").click()
+    visitor.page.locator("#view").click()
     assert visitor.state()["query"] is None
-    server.shutdown()
-    server.server_close()
+
+
+def test_a_converted_model_beside_its_original(visit, address_of, tmp_path):
+    """The folders that `torchvars convert` writes."""
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    model = timm.create_model("test_vit", num_classes=1000).eval()
+    torchvars.Classifier(model).save_pretrained(tmp_path / "run" / "original")
+    torchvars.Classifier(torchvars.convert(model, "vars_p")).save_pretrained(tmp_path / "run" / "weights")
+    visitor = visit(address_of(tmp_path / "run" / "original", tmp_path / "run" / "weights"))
+    assert list(visitor.cards()) == ["original", "run"]
+    assert 'kind "implicit"' in visitor.page.inner_text("#kind")
+    assert visitor.page.inner_text("#step-value") == "3 of 3"
+    for name, folder in (("original", "original"), ("run", "weights")):
+        classifier = torchvars.Classifier.from_pretrained(tmp_path / "run" / folder)
+        assert_output_is_that_of(visitor, name, classifier, 160)
 
 
 def test_the_command_exports_serves_and_stops(visit):
@@ -528,10 +552,92 @@ def test_the_command_exports_serves_and_stops(visit):
             visitor = visit(address)
             assert list(visitor.cards()) == [VARS]
             logits = torchvars.Classifier.from_pretrained(VARS)(visitor.pixels(112))[0]
-            found = visitor.numbers(f"explorer.answerOf('{VARS}').logits")
+            found = visitor.numbers(f"explorer.outputOf('{VARS}').logits")
             torch.testing.assert_close(found, logits, rtol=0, atol=1e-3)
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 0
+
+
+# WebGPU
+
+
+@pytest.fixture
+def two_small(tmp_path):
+    """Folders of two small models, of softmax and of VARS-SD."""
+    for name in ("softmax", "vars_sd"):
+        torch.manual_seed(0)
+        torchvars.Classifier(torchvars.create(f"rvt_micro_{name}", **SMALL)).save_pretrained(tmp_path / name)
+    return tmp_path / "softmax", tmp_path / "vars_sd"
+
+
+def test_webgpu_computes_what_pytorch_computes(visit, browser_with_gpu, address_of, two_small):
+    visitor = visit(address_of(*two_small), "#backend=webgpu", within=browser_with_gpu)
+    assert visitor.page.input_value("#backend") == "webgpu"
+    assert visitor.page.inner_text("#backend-note").startswith("GPU: ")
+    for folder in two_small:
+        assert re.search(r"WebGPU: \d+ ms", visitor.cards()[folder.name])
+        assert_output_is_that_of(visitor, folder.name, torchvars.Classifier.from_pretrained(folder), 32, "webgpu")
+    visitor.page.select_option("#backend", "wasm")
+    visitor.settle()
+    assert all(re.search(r"WebAssembly: \d+ ms", text) for text in visitor.cards().values())
+    assert "backend=wasm" in visitor.page.url
+
+
+def test_a_model_of_the_page_on_webgpu(visit, browser_with_gpu, address):
+    visitor = visit(address, f"#backend=webgpu&models={SOFTMAX}", within=browser_with_gpu)
+    assert "WebGPU: " in visitor.cards()[SOFTMAX]
+    logits = torchvars.Classifier.from_pretrained(SOFTMAX)(visitor.pixels(112))[0]
+    torch.testing.assert_close(visitor.numbers(f"explorer.outputOf('{SOFTMAX}').logits"), logits, rtol=0, atol=1e-3)
+
+
+def test_a_gpu_in_software_is_not_chosen_by_itself(visit, browser_with_gpu, address):
+    visitor = visit(address, within=browser_with_gpu)
+    visitor.wait("document.body.dataset.measured === 'true'")
+    assert all("WebAssembly: " in text for text in visitor.cards().values())
+    assert not any("webgpu" in url for url in visitor.requests)
+
+
+PRETENDS = "Object.defineProperty(GPUAdapterInfo.prototype, 'isFallbackAdapter', { get: () => false })"
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(1, "WebAssembly"), (1e6, "WebGPU")])
+def test_a_gpu_is_chosen_for_the_models_that_it_runs_faster(browser_with_gpu, address_of, two_small, seconds, chosen):
+    """The one here is slower, but WebAssembly is told that its seconds are longer."""
+    visitor = Visitor(browser_with_gpu.new_context(), address_of(*two_small))
+    visitor.page.add_init_script(PRETENDS)
+    clock = f"performance.now = ((now) => () => {seconds} * now())(performance.now.bind(performance));"
+    worker = (PAGE / "assets" / "worker_wasm.js").read_text()
+    visitor.page.route(
+        "**/worker_wasm.js", lambda route: route.fulfill(body=clock + worker, content_type="text/javascript")
+    )
+    visitor.open()
+    visitor.wait("document.body.dataset.measured === 'true'")
+    visitor.page.fill("#severity", "2")
+    visitor.settle()
+    assert all(f"{chosen}: " in text for text in visitor.cards().values())
+    visitor.context.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "note"),
+    [
+        ("delete Navigator.prototype.gpu", "No WebGPU: this browser offers none."),
+        ("delete WebAssembly.Suspending", "No WebGPU: this browser's WebAssembly cannot wait for it"),
+        (None, "could not be loaded (status 404)"),
+    ],
+    ids=["no GPU", "no JSPI", "no runtime"],
+)
+def test_where_webgpu_fails_webassembly_runs(browser_with_gpu, address, script, note):
+    visitor = Visitor(browser_with_gpu.new_context(), address)
+    if script is None:
+        visitor.page.route("**/*.br", lambda route: route.fulfill(status=404))
+    else:
+        visitor.page.add_init_script(script)
+    visitor.open("#backend=webgpu")
+    assert note in visitor.page.inner_text("#backend-note")
+    assert all("WebAssembly: " in text for text in visitor.cards().values())
+    assert visitor.page.is_hidden("#problem")
+    visitor.context.close()

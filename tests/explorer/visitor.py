@@ -10,13 +10,14 @@ from torch import Tensor
 
 FLAGS = [
     "--no-sandbox",
-    "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
 ]
+WITHOUT_GPU = [*FLAGS, "--disable-gpu"]
+WITH_GPU = [*FLAGS, "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]  # which is emulated in software
 
 
 class Visitor:
@@ -32,7 +33,7 @@ class Visitor:
 
     def open(self, link: str = "") -> "Visitor":
         self.page.goto(self.address + link)
-        self.wait("performance.getEntriesByName('first answer').length > 0")
+        self.wait("performance.getEntriesByName('first prediction').length > 0")
         return self
 
     def ask(self, expression: str, given=None):
@@ -46,7 +47,7 @@ class Visitor:
             time.sleep(0.03)
 
     def settle(self) -> None:
-        """Until every model has answered what was asked last."""
+        """Until every model has run on what the page shows."""
         self.wait("explorer.idle()")
 
     def state(self) -> dict:

@@ -1,7 +1,7 @@
-// The corruptions of ImageNet-C and CIFAR-10-C on one picture, as torchvars.evaluation.corruptions defines them.
+// The corruptions of ImageNet-C and CIFAR-10-C on one image, as torchvars.evaluation.corruptions defines them.
 //
 // Pixels are planar, (3, height, width) in [0, 1]. How strong each is at severities 1 to 5 comes from the Python package
-// (strengths.json), and from the same draws comes the same picture.
+// (strengths.json), and from the same draws comes the same image.
 
 import strengths from "./strengths.json";
 import type { Draws } from "./random";
@@ -356,7 +356,7 @@ export function tableOf(size: number): keyof typeof strengths {
   return size > 85 ? "imagenet" : "cifar";
 }
 
-/** A picture corrupted at a severity from 1 to 5, clipped and rounded to 8 bits; at 0 as it is. */
+/** An image corrupted at a severity from 1 to 5, clipped and rounded to 8 bits; at 0 as it is. */
 export function corrupt(
   pixels: Pixels,
   name: string,
@@ -374,7 +374,7 @@ export function corrupt(
 const single = Math.fround;
 
 /** To the nearest whole number, halves to the even one, as PyTorch rounds. */
-function roundHalfEven(value: number): number {
+export function roundHalfEven(value: number): number {
   const nearest = Math.round(value);
   return nearest - value === 0.5 && nearest % 2 !== 0 ? nearest - 1 : nearest;
 }

@@ -1,17 +1,17 @@
-// Pictures and maps on canvases.
+// Images and maps on canvases.
 
 import type { Pixels } from "./corruptions";
 import { CELLS } from "./state";
 
-const COVER = 0.5; // the grey that the brush paints
+const OCCLUSION = 0.5; // the grey that the brush paints
 
-/** Pixels with the covered cells painted. */
-export function covered(pixels: Pixels, mask: Uint8Array): Pixels {
+/** Pixels with the occluded cells painted. */
+export function occlude(pixels: Pixels, mask: Uint8Array): Pixels {
   if (!mask.some(Boolean)) return pixels;
   const { height, width } = pixels;
   const data = pixels.data.map((value, index) => {
     const [row, column] = [Math.floor((index % (height * width)) / width), index % width];
-    return mask[Math.floor((row * CELLS) / height) * CELLS + Math.floor((column * CELLS) / width)] ? COVER : value;
+    return mask[Math.floor((row * CELLS) / height) * CELLS + Math.floor((column * CELLS) / width)] ? OCCLUSION : value;
   });
   return { ...pixels, data };
 }
@@ -50,7 +50,7 @@ export function colourOf(value: number): [number, number, number] {
   ) as [number, number, number];
 }
 
-/** A map over a picture in grey, its colours from the value `least` to `most`. */
+/** A map over an image in grey, its colours from the value `least` to `most`. */
 export function drawMap(
   canvas: HTMLCanvasElement,
   image: ImageData,

@@ -10,3 +10,7 @@ export async function fetchWhole(file: string): Promise<ArrayBuffer> {
   if (compressed[0] !== 0x1f || compressed[1] !== 0x8b) return bytes; // a server said so, and it is decompressed already
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
 }
+
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

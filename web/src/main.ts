@@ -1,39 +1,41 @@
-// The page: what the visitor chooses goes into the state, and what the models answer goes onto the cards.
+// The page: the visitor changes the state, the models run on it, and cards show their outputs.
 
 import "./style.css";
+import { Backends, CHOICES, type Choice } from "./backends";
 import { CORRUPTIONS, corrupt, tableOf, type Pixels } from "./corruptions";
-import { colourOf, covered, drawCell, drawImage, drawMap, imageOf } from "./draw";
-import { fetchWhole } from "./files";
-import { readManifest, Runner, softmax, stepsOf, type Manifest, type Model } from "./models";
-import { centrePixels, readPicture, type Picture } from "./pixels";
+import { colourOf, occlude, drawCell, drawImage, drawMap, imageOf } from "./draw";
+import { fetchWhole, messageOf } from "./files";
+import { readManifest, softmax, stepsOf, type Manifest, type Model } from "./models";
+import { centrePixels, readImage, type SourceImage } from "./pixels";
 import { Seeded, seedOf } from "./random";
 import { fileOf, SAMPLES } from "./samples";
 import { CELLS, readState, writeState, type State } from "./state";
-import type { Answer } from "./worker";
+import type { Output, Backend } from "./worker";
 
 function element<Kind extends HTMLElement>(id: string): Kind {
   return document.getElementById(id) as Kind;
 }
 
-const shown = element<HTMLCanvasElement>("shown");
+const view = element<HTMLCanvasElement>("view");
 const severity = element<HTMLInputElement>("severity");
 const corruption = element<HTMLSelectElement>("corruption");
 const layer = element<HTMLInputElement>("layer");
 const step = element<HTMLInputElement>("step");
 const opacity = element<HTMLInputElement>("opacity");
 const shared = element<HTMLInputElement>("shared");
+const backend = element<HTMLSelectElement>("backend");
 const play = element<HTMLButtonElement>("play");
 const problem = element<HTMLDivElement>("problem");
 
-const runner = new Runner();
-const samples = new Map<string, Promise<Picture>>();
-const answers = new Map<string, Answer>();
-const BRUSH = 2; // cells around the one under the pointer
+const backends = new Backends();
+const samples = new Map<string, Promise<SourceImage>>();
+const outputs = new Map<string, Output & { backend: Backend }>();
+const BRUSH = 2; // radius, in cells
 
 let manifest: Manifest;
 let state: State;
-let picture: Picture;
-let cursor: [number, number] = [CELLS / 2, CELLS / 2]; // of the keyboard, on the grid of the brush
+let source: SourceImage;
+let cursor: [number, number] = [CELLS / 2, CELLS / 2]; // the cell under the cursor of the keyboard
 let playing = 0;
 
 function modelOf(name: string): Model {
@@ -42,112 +44,111 @@ function modelOf(name: string): Model {
 
 // Pixels
 
-/** What a model of that size is shown: the middle of the picture, corrupted, with what is covered. */
+/** The input of a model of that size: the centre of the image, corrupted, then occluded. */
 function pixelsOf(size: number): Pixels {
-  const clean = centrePixels(picture, size);
+  const clean = centrePixels(source, size);
   const draws = new Seeded(seedOf(`${state.corruption} ${state.severity} ${state.seed}`));
-  return covered(corrupt(clean, state.corruption, state.severity, draws, tableOf(size)), state.mask);
+  return occlude(corrupt(clean, state.corruption, state.severity, draws, tableOf(size)), state.mask);
 }
 
-/** `pixelsOf`, kept as long as nothing of it changes. */
-const made = new Map<number, { picture: Picture; key: string; pixels: Pixels; image: ImageData }>();
-function madeOf(size: number) {
+/** `pixelsOf` and its image, kept until the state changes. */
+const inputs = new Map<number, { source: SourceImage; key: string; pixels: Pixels; image: ImageData }>();
+function inputOf(size: number) {
   const key = `${state.corruption} ${state.severity} ${state.seed} ${state.mask.join("")}`;
-  const before = made.get(size);
-  if (before?.picture === picture && before.key === key) return before;
+  const before = inputs.get(size);
+  if (before?.source === source && before.key === key) return before;
   const pixels = pixelsOf(size);
-  const now = { picture, key, pixels, image: imageOf(pixels) };
-  made.set(size, now);
+  const now = { source, key, pixels, image: imageOf(pixels) };
+  inputs.set(size, now);
   return now;
 }
 
 // What changes
 
-let due = false;
-let working = false;
+let isDue = false;
+let isRunning = false;
 
-/** Asks every model that is shown, and again if the state changed in the meantime. */
+/** Runs every model that is shown, and again if the state changed in the meantime. */
 async function update(): Promise<void> {
-  drawPicture();
+  drawInput();
   showControls();
-  due = true;
-  if (working) return;
-  working = true;
+  isDue = true;
+  if (isRunning) return;
+  isRunning = true;
   try {
-    while (due) {
-      due = false;
-      document.body.classList.add("asking");
+    while (isDue) {
+      isDue = false;
       for (const name of [...state.models]) {
         const model = modelOf(name);
         card(model).classList.add("busy");
-        const { pixels } = madeOf(model.size[0]);
+        const { pixels } = inputOf(model.size[0]);
         const query = state.query && (state.query.map((part, axis) => Math.floor(part * model.size[axis]!)) as [number, number]);
-        answers.set(name, await runner.run(model, pixels, query));
-        if (state.models.includes(name)) showAnswer(model);
+        outputs.set(name, await backends.run(model, pixels, query, state.backend));
+        if (state.models.includes(name)) showOutput(model);
       }
     }
     redraw();
-    tellStatus();
-    performance.mark("answered");
+    announce();
+    showControls(); // what is known of the backends may be new
+    performance.mark("updated");
   } catch (error) {
-    tellProblem(`The models could not be run: ${error instanceof Error ? error.message : error}`);
+    showError(`The models could not be run: ${messageOf(error)}`);
   } finally {
-    working = false;
-    document.body.classList.remove("asking");
+    isRunning = false;
   }
 }
 
-/** A change of the state: the link follows, and the models are asked, or what they said is drawn anew. */
-function change(part: Partial<State>, asks = true): void {
+/** Changes the state and the link. The models run again, unless only the drawing depends on the change. */
+function change(part: Partial<State>, runs = true): void {
   performance.mark("changed");
   state = { ...state, ...part };
   history.replaceState(null, "", writeState(state));
-  if (asks) void update();
+  if (runs) void update();
   else {
-    drawPicture();
+    drawInput();
     showControls();
     redraw();
   }
 }
 
-/** Draws what the models said once more: on one scale, each depends on all. */
+/** Draws the outputs again: on one colour scale, each depends on all. */
 function redraw(): void {
-  for (const name of state.models) if (answers.has(name)) showAnswer(modelOf(name));
-  element("least").textContent = shared.checked ? "0" : "least";
-  element("most").textContent = shared.checked ? `${mostShown().toFixed(1)} times the mean` : "most";
+  for (const name of state.models) if (outputs.has(name)) showOutput(modelOf(name));
+  element("least").textContent = shared.checked ? "0" : "low";
+  element("most").textContent = shared.checked ? `${largestShown().toFixed(1)} times the mean` : "high";
 }
 
-async function show(sample: string): Promise<void> {
+async function showSample(sample: string): Promise<void> {
   try {
-    picture = await sampleOf(sample);
-    change({ picture: sample });
+    source = await sampleOf(sample);
+    change({ image: sample });
   } catch (error) {
-    tellProblem(error instanceof Error ? error.message : String(error));
+    showError(messageOf(error));
   }
 }
 
-function sampleOf(sample: string): Promise<Picture> {
+function sampleOf(sample: string): Promise<SourceImage> {
   let read = samples.get(sample);
   if (read === undefined) {
-    read = fetchWhole(fileOf(sample)).then((bytes) => readPicture(new Blob([bytes]), fileOf(sample)));
+    read = fetchWhole(fileOf(sample)).then((bytes) => readImage(new Blob([bytes]), fileOf(sample)));
     read.catch(() => samples.delete(sample));
     samples.set(sample, read);
   }
   return read;
 }
 
-/** A picture of the visitor's. What was shown before stays if it cannot be read. */
-async function open(file: File): Promise<void> {
+/** Shows an image of the visitor's. If it cannot be read, the one before stays. */
+async function openFile(file: File): Promise<void> {
   try {
-    picture = await readPicture(file, file.name || "the picture");
+    source = await readImage(file, file.name || "the image");
     problem.hidden = true;
-    change({ picture: "" });
+    change({ image: "" });
   } catch (error) {
-    tellProblem(error instanceof Error ? error.message : String(error));
+    showError(messageOf(error));
   }
 }
 
-function tellProblem(text: string): void {
+function showError(text: string): void {
   problem.querySelector("p")!.textContent = text;
   problem.hidden = false;
 }
@@ -156,20 +157,21 @@ function percent(share: number): string {
   return `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
 }
 
-function tellStatus(): void {
-  const told = state.models.map((name) => {
+/** Tells the top prediction of each model to screen readers. */
+function announce(): void {
+  const texts = state.models.map((name) => {
     const model = modelOf(name);
-    const shares = softmax(answers.get(name)!.logits);
+    const shares = softmax(outputs.get(name)!.logits);
     const best = shares.indexOf(Math.max(...shares));
     return `${model.label}: ${model.classes[best]}, ${percent(shares[best]!)}`;
   });
-  element("status").textContent = `${told.join(". ")}.`;
-  element("status").classList.add("hidden"); // the cards say it to the eye
+  element("status").textContent = `${texts.join(". ")}.`;
+  element("status").classList.add("hidden"); // the cards show it
 }
 
 // Drawing
 
-function gridOf(): [number, number] {
+function gridOfView(): [number, number] {
   return modelOf(state.models[0]!).maps.grid;
 }
 
@@ -177,10 +179,10 @@ function cellOf(grid: [number, number]): [number, number] {
   return state.query!.map((part, axis) => Math.floor(part * grid[axis]!)) as [number, number];
 }
 
-function drawPicture(): void {
-  drawImage(shown, madeOf(modelOf(state.models[0]!).size[0]).image);
-  if (tool() !== "query" && document.activeElement === shown) drawCell(shown, [CELLS, CELLS], cursor);
-  else if (state.query) drawCell(shown, gridOf(), cellOf(gridOf()));
+function drawInput(): void {
+  drawImage(view, inputOf(modelOf(state.models[0]!).size[0]).image);
+  if (tool() !== "query" && document.activeElement === view) drawCell(view, [CELLS, CELLS], cursor);
+  else if (state.query) drawCell(view, gridOfView(), cellOf(gridOfView()));
 }
 
 function card(model: Model): HTMLElement {
@@ -190,22 +192,23 @@ function card(model: Model): HTMLElement {
   const made = document.createElement("article");
   made.className = "card";
   made.dataset["model"] = model.name;
+  made.setAttribute("aria-label", model.label);
   made.innerHTML = `<h3></h3><p class="hint about"></p><canvas width="448" height="448" role="img"></canvas>
-    <p class="hint position"></p><ol aria-label="Most likely classes"></ol><p class="hint code"></p>`;
+    <p class="hint position"></p><ol aria-label="Predictions with their confidence"></ol><p class="hint code"></p>`;
   made.querySelector("h3")!.textContent = model.label;
   const size = `${(model.parameters / 1e6).toFixed(2)} M parameters`;
   made.querySelector(".about")!.textContent = [model.label === model.name ? "" : model.name, size, model.measured]
     .filter(Boolean)
     .join("; ");
   const canvas = made.querySelector("canvas")!;
-  canvas.setAttribute("aria-label", `Map of ${model.label}, not computed yet`);
-  canvas.addEventListener("click", (event) => ask(placeOf(event)));
+  canvas.setAttribute("aria-label", `Attention map of ${model.label}, not computed yet`);
+  canvas.addEventListener("click", (event) => selectPosition(positionOf(event)));
   cards.append(made);
   return made;
 }
 
-/** The place of the layer and the step that are shown among those of a model. */
-function placeIn(model: Model): { layer: number; step: number; steps: number | null } {
+/** The layer and step of a model that are shown, counted from 0; `steps` is null for layers that are not recurrent. */
+function selectedIn(model: Model): { layer: number; step: number; steps: number | null } {
   const layers = Object.values(model.maps.layers);
   const chosen = state.layer === 0 ? layers.length - 1 : Math.min(state.layer, layers.length) - 1;
   const steps = layers[chosen]!;
@@ -213,12 +216,12 @@ function placeIn(model: Model): { layer: number; step: number; steps: number | n
   return { layer: chosen, step: state.step < 0 ? last : Math.min(state.step, last), steps };
 }
 
-/** The map of a model that is shown, (height, width). */
-function mapOf(model: Model, answer: Answer): Float32Array {
-  const { layer, step } = placeIn(model);
-  const [, steps, height, width] = answer.shape as [number, number, number, number];
+/** The attention map of a model that is shown, (height, width). */
+function mapOf(model: Model, output: Output): Float32Array {
+  const { layer, step } = selectedIn(model);
+  const [, steps, height, width] = output.shape as [number, number, number, number];
   const start = (layer * steps + step) * height * width;
-  return answer.maps.subarray(start, start + height * width);
+  return output.maps.subarray(start, start + height * width);
 }
 
 function meanOf(map: Float32Array): number {
@@ -226,35 +229,35 @@ function meanOf(map: Float32Array): number {
 }
 
 /** The largest value of all maps that are shown, each in units of its mean. */
-function mostShown(): number {
-  const maps = state.models.filter((name) => answers.has(name)).map((name) => mapOf(modelOf(name), answers.get(name)!));
+function largestShown(): number {
+  const maps = state.models.filter((name) => outputs.has(name)).map((name) => mapOf(modelOf(name), outputs.get(name)!));
   return Math.max(1, ...maps.map((map) => Math.max(...map) / (meanOf(map) || 1)));
 }
 
-function showAnswer(model: Model): void {
-  const answer = answers.get(model.name)!;
-  const shownOn = card(model);
-  const canvas = shownOn.querySelector("canvas")!;
-  const { layer, step, steps } = placeIn(model);
-  const map = mapOf(model, answer);
-  const grid = answer.shape.slice(2) as [number, number];
+function showOutput(model: Model): void {
+  const output = outputs.get(model.name)!;
+  const shownCard = card(model);
+  const canvas = shownCard.querySelector("canvas")!;
+  const { layer, step, steps } = selectedIn(model);
+  const map = mapOf(model, output);
+  const grid = output.shape.slice(2) as [number, number];
   const mean = meanOf(map);
-  const range: [number, number] = shared.checked ? [0, mean * mostShown()] : [Math.min(...map), Math.max(...map)];
-  drawMap(canvas, madeOf(model.size[0]).image, map, grid, range, Number(opacity.value) / 100);
-  const asked = state.query !== null && model.maps.kind === "implicit";
-  if (asked) drawCell(canvas, grid, cellOf(grid));
+  const range: [number, number] = shared.checked ? [0, mean * largestShown()] : [Math.min(...map), Math.max(...map)];
+  drawMap(canvas, inputOf(model.size[0]).image, map, grid, range, Number(opacity.value) / 100);
+  const hasQuery = state.query !== null && model.maps.kind === "implicit";
+  if (hasQuery) drawCell(canvas, grid, cellOf(grid));
   const strongest = map.indexOf(Math.max(...map));
   const place = `row ${Math.floor(strongest / grid[1]) + 1}, column ${(strongest % grid[1]) + 1}`;
-  const when = steps === null ? "not recurrent" : step === 0 ? "before the first step" : `after step ${step} of ${steps}`;
+  const when = steps === null ? "not recurrent" : step === 0 ? "initial state" : `after step ${step} of ${steps}`;
   const times = mean > 0 ? `, ${(map[strongest]! / mean).toFixed(1)} times the mean` : "";
-  shownOn.querySelector(".position")!.textContent = `Layer ${layer + 1}, ${when}. Most at ${place}${times}.`;
+  shownCard.querySelector(".position")!.textContent = `Layer ${layer + 1}, ${when}. Maximum at ${place}${times}.`;
   canvas.setAttribute(
     "aria-label",
-    `Where ${model.label} looks${asked ? " from the position asked about" : ""}: layer ${layer + 1}, ${when}; most at ${place}${times}`,
+    `Attention map of ${model.label}${hasQuery ? " from the selected position" : ""}: layer ${layer + 1}, ${when}; maximum at ${place}${times}`,
   );
-  const shares = softmax(answer.logits);
+  const shares = softmax(output.logits);
   const order = [...shares.keys()].sort((first, second) => shares[second]! - shares[first]!).slice(0, 5);
-  shownOn.querySelector("ol")!.replaceChildren(
+  shownCard.querySelector("ol")!.replaceChildren(
     ...order.map((index) => {
       const item = document.createElement("li");
       item.style.setProperty("--share", `${100 * shares[index]!}%`);
@@ -262,16 +265,16 @@ function showAnswer(model: Model): void {
       return item;
     }),
   );
-  const time = `Computed in ${answer.milliseconds.toFixed(0)} ms.`;
-  const zeros = answer.sparsity?.[layer * answer.shape[1]! + step];
-  shownOn.querySelector(".code")!.textContent =
+  const time = `${CHOICES[output.backend]}: ${output.milliseconds.toFixed(0)} ms.`;
+  const zeros = output.sparsity?.[layer * output.shape[1]! + step];
+  shownCard.querySelector(".code")!.textContent =
     steps === null || zeros === undefined
-      ? `No code. ${time}`
-      : `Code: ${percent(zeros)} zeros ${step === 0 ? "at the start" : `after step ${step}`}. ${time}`;
-  shownOn.classList.remove("busy");
+      ? `No sparse code. ${time}`
+      : `Sparse code: ${percent(zeros)} zeros. ${time}`;
+  shownCard.classList.remove("busy");
 }
 
-/** Controls as the state says. */
+/** Sets the controls to the state. */
 function showControls(): void {
   const models = state.models.map(modelOf);
   for (const box of element("choices").querySelectorAll<HTMLInputElement>("input")) box.checked = state.models.includes(box.value);
@@ -280,7 +283,7 @@ function showControls(): void {
   element("cards").append(...models.map(card)); // in the order of the list
   corruption.value = state.corruption;
   severity.value = String(state.severity);
-  severity.setAttribute("aria-valuetext", state.severity === 0 ? "0, as it is" : `${state.severity} of 5`);
+  severity.setAttribute("aria-valuetext", state.severity === 0 ? "0, no corruption" : `${state.severity} of 5`);
   element("severity-value").textContent = `${state.severity} of 5`;
   element<HTMLButtonElement>("again").disabled = state.severity === 0;
   const layers = Math.max(...models.map((model) => Object.keys(model.maps.layers).length));
@@ -291,18 +294,20 @@ function showControls(): void {
   step.max = String(steps);
   step.value = String(state.step < 0 ? steps : Math.min(state.step, steps));
   step.disabled = play.disabled = steps === 0;
-  element("step-value").textContent = steps === 0 ? "none" : Number(step.value) === 0 ? "0, the start" : `${step.value} of ${steps}`;
+  element("step-value").textContent = steps === 0 ? "none" : Number(step.value) === 0 ? "0, initial" : `${step.value} of ${steps}`;
   step.setAttribute("aria-valuetext", element("step-value").textContent!);
+  backend.value = state.backend;
+  element("backend-note").textContent = backends.note;
   element("opacity-value").textContent = `${opacity.value} %`;
   element<HTMLButtonElement>("mean").disabled = state.query === null;
-  element<HTMLButtonElement>("uncover").disabled = !state.mask.some(Boolean);
+  element<HTMLButtonElement>("clear").disabled = !state.mask.some(Boolean);
   for (const button of element("samples").querySelectorAll("button"))
-    button.setAttribute("aria-pressed", String(button.dataset["sample"] === state.picture));
+    button.setAttribute("aria-pressed", String(button.dataset["sample"] === state.image));
   const kind = models[0]!.maps.kind;
   element("kind").textContent =
     kind === "implicit"
-      ? `Maps are of the kind "implicit", for all models: how much the output of the layer ${state.query ? "at the position asked about" : "(mean over all positions)"} depends on the value at each position. For softmax these are the attention weights; for VARS it is the exact derivative of the steps.`
-      : `Maps are of the kind "energy", for all models: how much the layer passes on at each position. It has no position to ask about.`;
+      ? `Maps of the kind "implicit" for all models: how much the output of the layer ${state.query ? "at the selected position" : "(mean over all positions)"} depends on the value at each position. For softmax these are the attention weights; for VARS it is the exact derivative of the steps.`
+      : `Maps of the kind "energy" for all models: the norm of what the layer passes on at each position. They have no position to select.`;
   showTool(kind);
 }
 
@@ -311,69 +316,73 @@ function tool(): string {
 }
 
 function showTool(kind: string): void {
-  shown.classList.toggle("reading", tool() === "query");
-  element("picture-help").textContent =
+  view.classList.toggle("reading", tool() === "query");
+  element("image-help").textContent =
     tool() === "query"
       ? kind === "implicit"
-        ? "Click a position, here or on a map, to see what it attends to. Keyboard: arrow keys; Escape for all positions."
-        : "These maps have no position to ask about."
-      : "Drag over the picture. Keyboard: arrow keys, and the space bar.";
+        ? "Click a position in the image or in a map to see what it attends to. Keyboard: arrow keys; Escape for all positions."
+        : "Maps of the kind \"energy\" have no position to select."
+      : "Drag over the image. Keyboard: arrow keys to move, space bar to paint.";
 }
 
-// What the visitor does
+// Input of the visitor
 
-function placeOf(event: MouseEvent): [number, number] {
+function positionOf(event: MouseEvent): [number, number] {
   const box = (event.currentTarget as Element).getBoundingClientRect();
   const part = (at: number, size: number) => Math.min(Math.max(at / size, 0), 0.999);
   return [part(event.clientY - box.top, box.height), part(event.clientX - box.left, box.width)];
 }
 
-function paint([down, right]: [number, number], reach = BRUSH): void {
+function cellUnder(event: MouseEvent): [number, number] {
+  return positionOf(event).map((part) => Math.floor(part * CELLS)) as [number, number];
+}
+
+function paint([down, right]: [number, number]): void {
   const mask = state.mask.slice();
   const value = Number(tool() === "brush");
   for (let row = 0; row < CELLS; row++)
     for (let column = 0; column < CELLS; column++)
-      if ((row - down) ** 2 + (column - right) ** 2 <= (reach + 0.25) ** 2) mask[row * CELLS + column] = value;
-  if (mask.some((covered, cell) => covered !== state.mask[cell])) change({ mask });
+      if ((row - down) ** 2 + (column - right) ** 2 <= (BRUSH + 0.25) ** 2) mask[row * CELLS + column] = value;
+  if (mask.some((occluded, cell) => occluded !== state.mask[cell])) change({ mask });
 }
 
-function ask(place: [number, number]): void {
+function selectPosition(place: [number, number]): void {
   if (modelOf(state.models[0]!).maps.kind === "implicit") change({ query: place.map((part) => Number(part.toFixed(3))) as [number, number] });
 }
 
-shown.addEventListener("pointerdown", (event) => {
+view.addEventListener("pointerdown", (event) => {
   if (tool() === "query") return;
-  shown.setPointerCapture(event.pointerId);
-  paint(placeOf(event).map((part) => Math.floor(part * CELLS)) as [number, number]);
+  view.setPointerCapture(event.pointerId);
+  paint(cellUnder(event));
 });
-shown.addEventListener("pointermove", (event) => {
-  if (tool() === "query" || !shown.hasPointerCapture(event.pointerId)) return;
-  paint(placeOf(event).map((part) => Math.floor(part * CELLS)) as [number, number]);
+view.addEventListener("pointermove", (event) => {
+  if (tool() === "query" || !view.hasPointerCapture(event.pointerId)) return;
+  paint(cellUnder(event));
 });
-shown.addEventListener("click", (event) => {
-  if (tool() === "query") ask(placeOf(event));
+view.addEventListener("click", (event) => {
+  if (tool() === "query") selectPosition(positionOf(event));
 });
-shown.addEventListener("keydown", (event) => {
+view.addEventListener("keydown", (event) => {
   const moves: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
   const move = moves[event.key];
   if (move && tool() === "query") {
-    const grid = gridOf();
+    const grid = gridOfView();
     const cell = state.query ? cellOf(grid) : (grid.map((side) => Math.floor(side / 2)) as [number, number]);
     const next = cell.map((at, axis) => Math.min(Math.max(at + (state.query ? move[axis]! : 0), 0), grid[axis]! - 1));
-    ask(next.map((at, axis) => (at + 0.5) / grid[axis]!) as [number, number]);
+    selectPosition(next.map((at, axis) => (at + 0.5) / grid[axis]!) as [number, number]);
   } else if (move) {
     cursor = cursor.map((at, axis) => Math.min(Math.max(at + move[axis]!, 0), CELLS - 1)) as [number, number];
-    drawPicture();
+    drawInput();
   } else if (event.key === " " && tool() !== "query") paint(cursor);
   else if (event.key === "Escape" && state.query) change({ query: null });
   else return;
   event.preventDefault();
 });
-for (const kind of ["focus", "blur"]) shown.addEventListener(kind, () => picture && drawPicture());
+for (const kind of ["focus", "blur"]) view.addEventListener(kind, () => source && drawInput());
 
 for (const radio of document.querySelectorAll("input[name=tool]")) radio.addEventListener("change", () => change({}, false));
 element("mean").addEventListener("click", () => change({ query: null }));
-element("uncover").addEventListener("click", () => change({ mask: new Uint8Array(CELLS ** 2) }));
+element("clear").addEventListener("click", () => change({ mask: new Uint8Array(CELLS ** 2) }));
 severity.addEventListener("input", () => change({ severity: Number(severity.value) }));
 corruption.addEventListener("change", () => change({ corruption: corruption.value, severity: state.severity || 3 }));
 element("again").addEventListener("click", () => change({ seed: state.seed + 1 }));
@@ -381,6 +390,7 @@ layer.addEventListener("input", () => change({ layer: layer.value === layer.max 
 step.addEventListener("input", () => change({ step: step.value === step.max ? -1 : Number(step.value) }, false));
 opacity.addEventListener("input", () => change({}, false));
 shared.addEventListener("change", () => change({}, false));
+backend.addEventListener("change", () => change({ backend: backend.value as Choice }));
 play.addEventListener("click", () => {
   window.clearInterval(playing);
   const starts = play.getAttribute("aria-pressed") !== "true";
@@ -394,7 +404,7 @@ play.addEventListener("click", () => {
 });
 element<HTMLInputElement>("file").addEventListener("change", ({ target }) => {
   const files = (target as HTMLInputElement).files;
-  if (files?.[0]) void open(files[0]);
+  if (files?.[0]) void openFile(files[0]);
 });
 addEventListener("dragover", (event) => {
   event.preventDefault();
@@ -405,27 +415,27 @@ addEventListener("drop", (event) => {
   event.preventDefault();
   document.body.classList.remove("dropping");
   const file = event.dataTransfer?.files[0];
-  if (file) void open(file);
-  else tellProblem("What was dropped is no file: save the picture, and drop the file");
+  if (file) void openFile(file);
+  else showError("What was dropped is no file: save the image, and drop the file");
 });
 addEventListener("paste", (event) => {
   const file = event.clipboardData?.files[0];
-  if (file) void open(file);
+  if (file) void openFile(file);
 });
 problem.querySelector("button")!.addEventListener("click", () => (problem.hidden = true));
 element("link").addEventListener("click", async () => {
-  const told = state.picture ? "Copied." : "Copied. A picture of your own is not part of the link.";
+  const omitted = state.image ? "" : " An image of your own is not part of the link.";
   try {
     await navigator.clipboard.writeText(location.href);
-    element("copied").textContent = told;
+    element("copied").textContent = `Copied.${omitted}`;
   } catch {
-    element("copied").textContent = `This browser does not allow it: copy the address of the page. ${state.picture ? "" : told.slice(8)}`;
+    element("copied").textContent = `This browser does not allow it: copy the address of the page.${omitted}`;
   }
 });
 addEventListener("hashchange", () => {
-  const picture = state.picture;
+  const image = state.image;
   state = readState(location.hash, firstState(), known());
-  void (state.picture === picture ? update() : show(state.picture));
+  void (state.image === image ? update() : showSample(state.image));
 });
 
 // The start
@@ -433,7 +443,7 @@ addEventListener("hashchange", () => {
 function firstState(): State {
   return {
     models: manifest.shown,
-    picture: Object.keys(SAMPLES)[0]!,
+    image: Object.keys(SAMPLES)[0]!,
     corruption: Object.keys(CORRUPTIONS)[0]!,
     severity: 0,
     seed: 0,
@@ -441,35 +451,42 @@ function firstState(): State {
     step: -1,
     query: null,
     mask: new Uint8Array(CELLS ** 2),
+    backend: "auto",
   };
 }
 
 function known() {
-  return { models: manifest.models.map((model) => model.name), samples: Object.keys(SAMPLES), corruptions: Object.keys(CORRUPTIONS) };
+  return {
+    models: manifest.models.map((model) => model.name),
+    samples: Object.keys(SAMPLES),
+    corruptions: Object.keys(CORRUPTIONS),
+    backends: Object.keys(CHOICES),
+  };
 }
 
 function build(): void {
   for (const [name, { label }] of Object.entries(CORRUPTIONS)) corruption.add(new Option(label, name));
+  for (const [name, label] of Object.entries(CHOICES)) backend.add(new Option(label, name));
   for (const [name, label] of Object.entries(SAMPLES)) {
     const button = document.createElement("button");
     button.type = "button";
     button.dataset["sample"] = name;
     button.title = label;
     button.innerHTML = `<img alt="${label}" src="${fileOf(name)}" width="80" height="80">`;
-    button.addEventListener("click", () => void show(name));
+    button.addEventListener("click", () => void showSample(name));
     element("samples").append(button);
   }
   for (const model of manifest.models) {
-    const choice = document.createElement("label");
+    const label = document.createElement("label");
     const box = Object.assign(document.createElement("input"), { type: "checkbox", value: model.name });
     box.addEventListener("change", () => {
       const models = manifest.models.map((each) => each.name).filter((name) => (name === model.name ? box.checked : state.models.includes(name)));
       if (models.length > 0) change({ models });
       else box.checked = true; // one stays
     });
-    choice.append(box, model.label);
-    choice.title = model.name;
-    element("choices").append(choice);
+    label.append(box, model.label);
+    label.title = model.name;
+    element("choices").append(label);
   }
   const scale = element<HTMLCanvasElement>("scale");
   const context = scale.getContext("2d")!;
@@ -479,44 +496,47 @@ function build(): void {
   }
 }
 
-/** Fetches what is not shown yet, so that the page goes on without a network. */
+/** Loads what is not shown yet, so that the page goes on without a network, and then compares the backends. */
 async function fetchRest(): Promise<void> {
   await Promise.allSettled(Object.keys(SAMPLES).map(sampleOf));
-  for (const model of manifest.models) await runner.load(model).catch(() => undefined);
+  for (const model of manifest.models) await backends.load(model, state.backend).catch(() => undefined);
   performance.mark("complete");
   document.body.dataset["complete"] = "true";
+  if (state.backend === "auto") await backends.measure(manifest.models, (model) => inputOf(model.size[0]).pixels).catch(() => undefined);
+  showControls(); // with what was found
+  document.body.dataset["measured"] = "true";
 }
 
 async function start(): Promise<void> {
   manifest = await readManifest();
   state = readState(location.hash, firstState(), known());
   build();
-  const loading = state.models.map((name) => runner.load(modelOf(name)));
-  picture = await sampleOf(state.picture);
-  drawPicture();
+  const loading = state.models.map((name) => backends.load(modelOf(name), state.backend));
+  source = await sampleOf(state.image);
+  drawInput();
   showControls();
   await Promise.allSettled(loading);
   await update();
-  if (state.models.every((name) => answers.has(name))) performance.mark("first answer");
+  if (state.models.every((name) => outputs.has(name))) performance.mark("first prediction");
   void fetchRest();
 }
 
-/** For tests, and for the console. */
+// For tests, and for the console.
 Object.assign(window, {
   explorer: {
-    started: start().catch((error) => tellProblem(`The page could not be started: ${error instanceof Error ? error.message : error}`)),
-    runner,
+    started: start().catch((error) => showError(`The page could not be started: ${messageOf(error)}`)),
+    backends,
     centrePixels,
-    readPicture,
+    readImage,
     corrupt,
     Seeded,
     tableOf,
     corruptions: Object.keys(CORRUPTIONS),
     modelOf,
     pixelsOf,
-    answerOf: (name: string) => answers.get(name),
-    mapOf: (name: string) => mapOf(modelOf(name), answers.get(name)!),
+    outputOf: (name: string) => outputs.get(name),
+    mapOf: (name: string) => mapOf(modelOf(name), outputs.get(name)!),
     state: () => state,
-    idle: () => !working && !due,
+    idle: () => !isRunning && !isDue,
   },
 });

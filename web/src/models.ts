@@ -1,7 +1,4 @@
-// The models of the page, and the worker that runs them.
-
-import type { Pixels } from "./corruptions";
-import type { Answer, Request } from "./worker";
+// The models of the page.
 
 /** An entry of models.json. */
 export interface Model {
@@ -9,9 +6,9 @@ export interface Model {
   label: string;
   file: string;
   parameters: number;
-  size: [number, number]; // height and width of its pictures
+  size: [number, number]; // height and width of its input
   classes: string[];
-  measured: string; // what it was measured to do, in words; may be empty
+  measured: string; // its measured accuracy, in words; may be empty
   maps: { kind: "implicit" | "energy"; grid: [number, number]; layers: Record<string, number | null> };
 }
 
@@ -30,55 +27,6 @@ export async function readManifest(): Promise<Manifest> {
 export function stepsOf(model: Model): number | null {
   const steps = Object.values(model.maps.layers).filter((count) => count !== null);
   return steps.length === 0 ? null : Math.max(...steps);
-}
-
-type Sent = Request extends infer Each ? (Each extends { id: number } ? Omit<Each, "id"> : never) : never;
-
-export class Runner {
-  private readonly worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module" });
-  private readonly waiting = new Map<number, { resolve: (answer?: Answer) => void; reject: (error: Error) => void }>();
-  private readonly loaded = new Map<string, Promise<unknown>>();
-  private asked = 0;
-
-  constructor() {
-    this.worker.onmessage = ({ data }) => {
-      const { resolve, reject } = this.waiting.get(data.id)!;
-      this.waiting.delete(data.id);
-      if (data.error === undefined) resolve(data.answer);
-      else reject(new Error(data.error));
-    };
-    this.worker.onerror = (event) => {
-      for (const { reject } of this.waiting.values()) reject(new Error(event.message || "the models cannot be run here"));
-      this.waiting.clear();
-    };
-  }
-
-  private ask(request: Sent): Promise<Answer | undefined> {
-    const id = this.asked++;
-    return new Promise((resolve, reject) => {
-      this.waiting.set(id, { resolve, reject });
-      this.worker.postMessage({ ...request, id });
-    });
-  }
-
-  /** Loads a model once; it is run by whoever waited for that. */
-  load(model: Model): Promise<unknown> {
-    let loading = this.loaded.get(model.name);
-    if (loading === undefined) {
-      const here = (file: string) => new URL(file, document.baseURI).href;
-      loading = this.ask({ kind: "load", name: model.name, file: here(model.file), runtime: here("runtime/ort.wasm.gz") });
-      loading.catch(() => this.loaded.delete(model.name)); // it may be tried again
-      this.loaded.set(model.name, loading);
-    }
-    return loading;
-  }
-
-  /** What a model answers. The query is a (row, column) of pixels; without one, maps are of all positions. */
-  async run(model: Model, pixels: Pixels, query: [number, number] | null = null): Promise<Answer> {
-    await this.load(model);
-    const size: [number, number] = [pixels.height, pixels.width];
-    return (await this.ask({ kind: "run", name: model.name, pixels: pixels.data, size, query: query ?? [-1, -1] }))!;
-  }
 }
 
 export function softmax(logits: Float32Array): Float32Array {

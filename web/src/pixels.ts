@@ -1,16 +1,16 @@
-// Pictures as the pixels that models take: the shorter side to 256 / 224 of the size, bicubic, and the middle of it, with
+// Images as the pixels that models take: the shorter side to 256 / 224 of the size, bicubic, and the middle of it, with
 // the arithmetic of Pillow, so that a model sees what it sees in Python.
 
-import type { Pixels } from "./corruptions";
+import { roundHalfEven, type Pixels } from "./corruptions";
 
-/** A picture as it is stored: (height, width, 4) of 8 bits. */
-export interface Picture {
+/** An image as it is stored: (height, width, 4) of 8 bits. */
+export interface SourceImage {
   data: Uint8ClampedArray | Uint8Array;
   height: number;
   width: number;
 }
 
-const BITS = 22; // of the fractions of Pillow's weights for 8 bit pictures
+const BITS = 22; // of the fractions of Pillow's weights for 8 bit images
 
 /** Which pixels make each of `size`, and by how much, as Pillow's bicubic filter with its support scaled. */
 function weightsOf(length: number, size: number): { first: number; weights: Int32Array }[] {
@@ -46,9 +46,9 @@ function clip8(sum: number): number {
 const HALF = 1 << (BITS - 1);
 
 /** Colours (height, width, 3) resized along rows and then columns, of which a box is kept. */
-function resize(picture: Picture, width: number, height: number, left: number, top: number, size: number): Uint8Array {
-  const columns = width === picture.width ? null : weightsOf(picture.width, width).slice(left, left + size);
-  const rows = height === picture.height ? null : weightsOf(picture.height, height).slice(top, top + size);
+function resize(image: SourceImage, width: number, height: number, left: number, top: number, size: number): Uint8Array {
+  const columns = width === image.width ? null : weightsOf(image.width, width).slice(left, left + size);
+  const rows = height === image.height ? null : weightsOf(image.height, height).slice(top, top + size);
   const begin = rows === null ? top : Math.min(...rows.map((row) => row.first));
   const end = rows === null ? top + size : Math.max(...rows.map((row) => row.first + row.weights.length));
   const across = new Uint8Array((end - begin) * size * 3);
@@ -56,12 +56,12 @@ function resize(picture: Picture, width: number, height: number, left: number, t
     for (let place = 0; place < size; place++)
       for (let channel = 0; channel < 3; channel++) {
         let value: number;
-        if (columns === null) value = picture.data[(row * picture.width + left + place) * 4 + channel]!;
+        if (columns === null) value = image.data[(row * image.width + left + place) * 4 + channel]!;
         else {
           const { first, weights } = columns[place]!;
           let sum = HALF;
           for (let tap = 0; tap < weights.length; tap++)
-            sum += picture.data[(row * picture.width + first + tap) * 4 + channel]! * weights[tap]!;
+            sum += image.data[(row * image.width + first + tap) * 4 + channel]! * weights[tap]!;
           value = clip8(sum);
         }
         across[((row - begin) * size + place) * 3 + channel] = value;
@@ -79,29 +79,29 @@ function resize(picture: Picture, width: number, height: number, left: number, t
 }
 
 /** Rows and columns exchanged. */
-function transposed(picture: Picture): Picture {
-  const { width, height } = picture;
-  const data = new Uint8Array(picture.data.length);
+function transposed(image: SourceImage): SourceImage {
+  const { width, height } = image;
+  const data = new Uint8Array(image.data.length);
   for (let row = 0; row < height; row++)
     for (let column = 0; column < width; column++)
-      for (let part = 0; part < 4; part++) data[(column * height + row) * 4 + part] = picture.data[(row * width + column) * 4 + part]!;
+      for (let part = 0; part < 4; part++) data[(column * height + row) * 4 + part] = image.data[(row * width + column) * 4 + part]!;
   return { data, width: height, height: width };
 }
 
-/** What a model of that size is shown of a picture: (3, size, size) in [0, 1]. A picture of the size is left as it is. */
-export function centrePixels(picture: Picture, size: number): Pixels {
-  const { width, height } = picture;
+/** What a model of that size is shown of an image: (3, size, size) in [0, 1]. An image of the size is left as it is. */
+export function centrePixels(image: SourceImage, size: number): Pixels {
+  const { width, height } = image;
   let [wide, high, left, top] = [size, size, 0, 0];
   if (!(width === size && height === size)) {
-    const shorter = round((size * 256) / 224);
+    const shorter = roundHalfEven((size * 256) / 224);
     const longer = Math.floor((shorter * Math.max(width, height)) / Math.min(width, height));
     [wide, high] = width < height ? [shorter, longer] : [longer, shorter];
-    [left, top] = [round((wide - size) / 2), round((high - size) / 2)];
+    [left, top] = [roundHalfEven((wide - size) / 2), roundHalfEven((high - size) / 2)];
   }
   const columnsFirst = height > 2 * width && high < height; // as Pillow 13 does it
   const colours = columnsFirst
-    ? resize(transposed(picture), high, wide, top, left, size)
-    : resize(picture, wide, high, left, top, size);
+    ? resize(transposed(image), high, wide, top, left, size)
+    : resize(image, wide, high, left, top, size);
   const [down, right] = columnsFirst ? [1, size] : [size, 1];
   const data = new Float32Array(3 * size * size);
   for (let row = 0; row < size; row++)
@@ -111,37 +111,31 @@ export function centrePixels(picture: Picture, size: number): Pixels {
   return { data, height: size, width: size };
 }
 
-/** As Python rounds: halves to the even number. */
-function round(value: number): number {
-  const nearest = Math.round(value);
-  return nearest - value === 0.5 && nearest % 2 !== 0 ? nearest - 1 : nearest;
-}
-
 // Files
 
 export const LARGEST_FILE = 64 * 2 ** 20; // bytes
-export const LARGEST_PICTURE = 64e6; // pixels
+export const LARGEST_IMAGE = 64e6; // pixels
 
-/** A picture of a file that somebody chose. Errors say what came and what to do. */
-export async function readPicture(file: Blob, name: string): Promise<Picture> {
-  if (file.size === 0) throw new Error(`${name} is empty: choose a picture (PNG, JPEG, WebP, GIF)`);
+/** The image in a file. Errors say what was found and what to do. */
+export async function readImage(file: Blob, name: string): Promise<SourceImage> {
+  if (file.size === 0) throw new Error(`${name} is empty: choose an image (PNG, JPEG, WebP, GIF)`);
   if (file.size > LARGEST_FILE)
-    throw new Error(`${name} has ${megabytes(file.size)}: pictures up to ${megabytes(LARGEST_FILE)} are read, make it smaller`);
+    throw new Error(`${name} has ${inMegabytes(file.size)}: images up to ${inMegabytes(LARGEST_FILE)} are read, make it smaller`);
   const told = sizeIn(new Uint8Array(await file.slice(0, 2 ** 18).arrayBuffer()));
-  if (told !== null && told[0] * told[1] > LARGEST_PICTURE)
+  if (told !== null && told[0] * told[1] > LARGEST_IMAGE)
     throw new Error(
-      `${name} is of ${told[0]} x ${told[1]} pixels: up to ${LARGEST_PICTURE / 1e6} million are read, make it smaller`,
+      `${name} is of ${told[0]} x ${told[1]} pixels: up to ${LARGEST_IMAGE / 1e6} million are read, make it smaller`,
     );
   let bitmap: ImageBitmap;
   try {
     bitmap = await createImageBitmap(file, { colorSpaceConversion: "none", premultiplyAlpha: "premultiply" });
   } catch {
-    throw new Error(`${name} is not a picture that this browser can read: choose a PNG, JPEG, WebP or GIF file`);
+    throw new Error(`${name} is not an image that this browser can read: choose a PNG, JPEG, WebP or GIF file`);
   }
   try {
     const { width, height } = bitmap;
-    if (width * height > LARGEST_PICTURE)
-      throw new Error(`${name} is of ${width} x ${height} pixels: up to ${LARGEST_PICTURE / 1e6} million are read`);
+    if (width * height > LARGEST_IMAGE)
+      throw new Error(`${name} is of ${width} x ${height} pixels: up to ${LARGEST_IMAGE / 1e6} million are read`);
     const canvas = new OffscreenCanvas(width, height);
     const context = canvas.getContext("2d", { willReadFrequently: true });
     if (context === null) throw new Error(`${name} is too large for this browser: make it smaller`);
@@ -154,7 +148,7 @@ export async function readPicture(file: Blob, name: string): Promise<Picture> {
   }
 }
 
-function megabytes(bytes: number): string {
+function inMegabytes(bytes: number): string {
   return `${(bytes / 2 ** 20).toFixed(0)} MB`;
 }
 

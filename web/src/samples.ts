@@ -1,4 +1,4 @@
-// Pictures that come with the page; where they are from is in public/samples/README.md.
+// Images that come with the page; where they are from is in public/samples/README.md.
 
 export const SAMPLES: Record<string, string> = {
   parachute: "A parachute, drawn",

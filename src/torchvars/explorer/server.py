@@ -8,7 +8,13 @@ from urllib.parse import urlsplit
 
 PAGE = Path(__file__).parent / "page"
 LOOPBACK = "127.0.0.1"
-TYPES = {".gz": "application/gzip", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json"}
+TYPES = {
+    ".br": "application/octet-stream",
+    ".gz": "application/gzip",
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".json": "application/json",
+}
 HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src 'self' blob: data:; "

@@ -248,9 +248,15 @@ def begin(plan: Plan, original: Classifier) -> None:
 
 # The stages
 
-# Augmentation in match and join: that of training on ImageNet (DeiT). The outputs of the original on augmented pictures
-# are learned too, on which robustness to corruptions depends.
-AUGMENTATION = {"auto_augment": "rand-m9-mstd0.5-inc1", "erase": 0.25, "mixup": 0.8, "cutmix": 1.0}
+# That of training on ImageNet (DeiT). In match and join the outputs of the original on augmented pictures are learned
+# too, on which robustness to corruptions depends.
+AUGMENTATION = {
+    "auto_augment": "rand-m9-mstd0.5-inc1",
+    "color_jitter": None,
+    "erase": 0.25,
+    "mixup": 0.8,
+    "cutmix": 1.0,
+}
 
 
 def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> dict[str, Recipe]:
@@ -276,11 +282,7 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
         "final_learning_rate": 0.0,
         "ema": None,
         "smallest_crop": 0.35,
-        "auto_augment": None,
-        "color_jitter": None,
-        "erase": 0.0,
-        "mixup": 0.0,
-        "cutmix": 0.0,
+        **AUGMENTATION,
         "smoothing": 0.0,
     }
     rate = 512 / plan.batch  # learning rates of recipes are for batches of 512
@@ -310,7 +312,7 @@ def recipes_of(plan: Plan, size: int | None = None, name: str | None = None) -> 
                 patience=4 if stage == "match" else None,
             )
             recipe = Recipe(
-                **(shared | AUGMENTATION),
+                **shared,
                 epochs=epochs,
                 learning_rate=(3e-3 if stage == "match" else 3e-5) * rate,
                 warmup_epochs=min(30, steps / 4) / period,

@@ -31,6 +31,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 CLASSES = ["blue", "green", "red"]  # the pictures have the first and the last
 LAYERS = ["blocks.0.attn", "blocks.1.attn"]
+# Few steps on few pictures show something only without augmentation.
+PLAIN = [
+    f"{stage}.{change}"
+    for stage in ("match", "join", "tune")
+    for change in ("auto_augment=None", "erase=0", "mixup=0", "cutmix=0")
+]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +74,7 @@ def arguments(original, pictures, output) -> list[str]:
         f"convert {original} --data {pictures} --output {output} --classes present --stages match,join,tune --batch 8"
     )
     budget = "--match-steps 6 --join-steps 4 --tune-epochs 2 --workers 0 --timing 32,64"
-    return [*words.split(), *budget.split(), "--judge-every=3", "--set", "join.groups=2", "tune.ema=0.5"]
+    return [*words.split(), *budget.split(), "--judge-every=3", "--set", "join.groups=2", "tune.ema=0.5", *PLAIN]
 
 
 def outcome(output: Path) -> list[bytes]:
@@ -191,7 +197,7 @@ def test_options_that_are_not_given_are_those_of_the_plan(undisturbed, original,
     given = {"classes", "stages", "batch", "match_steps", "join_steps", "workers", "sizes", "period", "changed"}
     default = Plan(str(original), str(pictures.resolve()), undisturbed)
     assert {name for name, value in vars(found).items() if value != getattr(default, name)} == given
-    assert (found.sizes, found.period, found.changed) == ((32, 64), 3, ("join.groups=2", "tune.ema=0.5"))
+    assert (found.sizes, found.period, found.changed) == ((32, 64), 3, ("join.groups=2", "tune.ema=0.5", *PLAIN))
 
 
 def test_pictures_without_labels_will_do(plan, tmp_path, capsys):

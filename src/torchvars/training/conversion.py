@@ -248,8 +248,7 @@ def begin(plan: Plan, original: Classifier) -> None:
 
 # The stages
 
-# That of training on ImageNet (DeiT). In match and join the outputs of the original on augmented pictures are learned
-# too, on which robustness to corruptions depends.
+# The augmentation with which DeiT is trained on ImageNet. In match and join the original gets the same pictures.
 AUGMENTATION = {
     "auto_augment": "rand-m9-mstd0.5-inc1",
     "color_jitter": None,
